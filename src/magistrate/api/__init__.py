@@ -1,1 +1,1 @@
-"""What people call: judge, generate, evaluate, guard, and how good a judge is, asked of stored runs."""
+"""The public functions: judge, generate, evaluate, guard, and analyses of stored runs."""

@@ -1,4 +1,4 @@
-"""`agree`: how far a judge of a stored run agrees with people, or with another judge."""
+"""`agree`: measure how far a judge of a stored run agrees with people, or with another judge."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from magistrate.errors import InputError, SpecError
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Verdict
 
 GOLD = "the gold labels"
-MOST_WORDS = 5  # words that are no known labels, in a remark
+MOST_WORDS = 5  # number of unknown label words in a remark
 
 
 def agree(
@@ -49,16 +49,16 @@ def agree(
     max_unread: float = MAX_UNREAD,
     store: StorePlace | None = None,
 ) -> AgreementReport:
-    """How far a judge of a run gives the labels that `reference` gives, with intervals.
+    """Measure how far a judge of a run gives the same labels as `reference`, with intervals.
 
-    `reference` is a file of labels by sample id (a path, or a text that looks like one), another run (or the
-    same one, with `reference_judge`), or None for the gold labels of the run's samples. A file in which
-    samples have several labels is compared by their majority. `by`, `label` or `metadata.NAME`, gives the
-    figures of each value, too; `order` names the labels from least to most, for weighted kappa; `mapping`
-    says which columns of the file give `id`, `label` or `annotator`, `labels` what its values mean, where the
-    judge says faithful or hallucinated. Raises `SpecError` and `DatasetError` for what is not known or cannot
-    be read, also where a greater share of rows than `max_unread` cannot, and `InputError` where nothing can
-    be compared.
+    `reference` is a file of labels by sample id (a path, or text that looks like one), another run (or the
+    same one, with `reference_judge`), or None for the gold labels of the run's samples. If samples have
+    several labels in the file, the majority is used. `by`, `label` or `metadata.NAME`, adds the metrics for
+    each of its values. `order` lists the labels from least to most, for weighted kappa. `mapping` names the
+    columns of the file with `id`, `label` or `annotator`. `labels` maps its values to their meaning, if the
+    judge answers faithful or hallucinated. Raises `SpecError` and `DatasetError` for unknown names and
+    unreadable data, also if the share of unreadable rows exceeds `max_unread`, and `InputError` if nothing
+    can be compared.
     """
     if by is not None and by != "label" and not by.startswith("metadata."):
         raise SpecError(f"--by takes label or metadata.NAME, got {by!r} (did you mean 'metadata.{by}'?)")
@@ -160,7 +160,7 @@ def _with_file(
 
 
 def _not_used(read: Annotations, strangers: int, path: Path) -> Iterator[str]:
-    """What the file says that is not compared, besides samples that are left out."""
+    """Yield remarks on labels of the file that are not compared, besides samples that are left out."""
     if read.unknown:
         words = Counter(shorten(word, 40) for _, word in read.unknown)
         told = ", ".join(f"{word!r} {count}" for word, count in words.most_common(MOST_WORDS))

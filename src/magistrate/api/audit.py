@@ -1,4 +1,4 @@
-"""`audit_judge`: ask a judge about samples as they are and changed, and count its flips."""
+"""`audit_judge`: judge samples both unchanged and changed, and count how often the label flips."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from magistrate.runs.progress import ProgressListener
 from magistrate.runs.spec import DataPart
 from magistrate.types import Outcome, Sample
 
-LONGEST_ATTACK = 2000  # characters; the longest ones only show what happens to very long texts
+LONGEST_ATTACK = 2000  # characters; longer ones only test very long texts
 N_ATTACKS = 8
 
 
 class Examination:
-    """One audit under way: what is planned, and the outcomes so far.
+    """An audit in progress: the plan, and the outcomes so far.
 
-    `checks` are names of `CHECKS`, all of them without any; of the hostile texts `attacks` are tried, none
-    with more than `longest` characters. It can be interrupted: `result` answers what the judgements made
-    until then say. Raises `SpecError` for what cannot be examined.
+    `checks` are names of `CHECKS`, by default all. `attacks` hostile texts are tried, none with more than
+    `longest` characters. It can be interrupted: `result` summarizes the judgements made so far. Raises
+    `SpecError` for what cannot be examined.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Examination:
         self._limits, self._watcher, self._clock = limits, watcher, clock
 
     async def go(self) -> None:
-        """Make every judgement that is planned. Raises what `stream` raises."""
+        """Execute every planned judgement. Raises what `stream` raises."""
         start, jobs = self._clock(), list(enumerate(self.plan.jobs))
         if self._watcher is not None:
             self._watcher.started("audit", len(jobs), self.engine, 0)
@@ -87,7 +87,7 @@ class Examination:
                 self._watcher.finished(self.dataset.problems, None)
 
     async def _judged(self, judge: Judge, jobs: Sequence[tuple[int, Sample]]) -> None:
-        # Many jobs are of one sample, so that in the stream a job's number is its id.
+        # Several jobs may share a sample, so in the stream the id of a sample is the job's number.
         numbered = (replace(sample, id=str(number)) for number, sample in jobs)
         coming: Any = stream(numbered, [judge], self.engine, limits=self._limits)
         async with aclosing(coming):
@@ -96,11 +96,11 @@ class Examination:
                 outcome = replace(judged.outcome, sample_id=self.plan.jobs[number][1].id, steps=())
                 self.outcomes[number] = outcome
                 if self._watcher is not None:
-                    # Without its label: how often a judge is right about edited texts is no figure.
+                    # Without its label: accuracy on edited texts is not meaningful.
                     self._watcher.judged(Judged(replace(judged.sample, label=None), outcome))
 
     def result(self) -> Audit:
-        """What the outcomes so far say; a trial counts once all its sides are there."""
+        """Summarize the outcomes so far. A trial counts once all its sides have an outcome."""
         groups: dict[tuple[str, Any], list[Pair]] = {}
         for trial in self.plan.trials:
             plain, changed = self.outcomes.get(trial.plain), self.outcomes.get(trial.changed)
@@ -146,7 +146,7 @@ class Examination:
         )
 
     def _note(self, check: str, pairs: Sequence[Pair]) -> str | None:
-        """What else must be known of how a check was done."""
+        """Return a note on how a check was done, if there is one."""
         if check == "contexts_shuffled":
             ways = Counter(shuffled_by(pair.sample) for pair in pairs)
             told = ", ".join(f"{n} by {way}" for way, n in ways.most_common())
@@ -172,11 +172,11 @@ async def aaudit_judge(
     limits: Limits = UNLIMITED,
     watcher: ProgressListener | None = None,
 ) -> Audit:
-    """Judge samples as they are and changed, and answer how often that flips the label.
+    """Judge samples both unchanged and changed, and measure how often that flips the label.
 
-    `checks` are names of `magistrate.analysis.audit.CHECKS`, all of them without any; `attacks` is how
-    many of the hostile texts are tried. Nothing is stored and no cache is used. The other options are those
-    of `evaluate`. `audit_judge` is the same without `await`.
+    `checks` are names of `magistrate.analysis.audit.CHECKS`, by default all. `attacks` is the number of
+    hostile texts to try. Nothing is stored and no cache is used. The other options are those of `evaluate`.
+    `audit_judge` is the same without `await`.
     """
     asked = registry.judge(judge)
     settings = EngineSettings(
@@ -197,7 +197,7 @@ audit_judge = _async.synchronous(aaudit_judge)
 def samples_of(
     dataset: str | Path | Dataset | Iterable[Any], *, place: str | None = None, **options: Any
 ) -> Dataset:
-    """A named or stored set, a file or rows, as a run reads them; `place` is a store, if not the usual."""
+    """Open a named or stored set, a file or rows, as a run does. `place` is a store if not the default."""
     from magistrate.store import Store
     from magistrate.store.connection import exists
 

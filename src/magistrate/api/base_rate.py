@@ -1,4 +1,4 @@
-"""The share of hallucinated outputs that a judge assumes: given, or estimated from a batch."""
+"""The share of hallucinated outputs that a judge assumes (base rate): given, or estimated from a batch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from magistrate.runs.execute import judge_one
 from magistrate.types import Sample, Verdict
 
 OPTION, INNER = "base_rate", "of"
-DECIMALS = 3  # of an estimate, as it stands in a judge's words
+DECIMALS = 3  # of an estimate written into a judge's specification
 
 Make = Callable[[str], Judge]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """A judge's words with its base rate in them: the share, and from how many verdicts it was estimated.
+    """A judge's specification with its base rate, and the number of verdicts that it was estimated from.
 
-    `n_without` outputs had no verdict. `n_verdicts` is 0 where the share was said, not estimated.
+    `n_without` outputs had no verdict. `n_verdicts` is 0 if the share was given, not estimated.
     """
 
     words: str
@@ -43,11 +43,11 @@ def assuming(
     samples: Callable[[], Iterable[Sample]] | None = None,
     make: Make = judge_of,
 ) -> list[Estimated | None]:
-    """For each judge's words what they are with `base_rate`; None for a judge that has no such option.
+    """Return each judge's specification with `base_rate` set; None for a judge without that option.
 
-    Where `base_rate` is None it is estimated of `samples()`, which are judged once more for it, from the
-    probabilities that the judge gives at even chances (Saerens and others 2002). Raises `SpecError` where no
-    judge has the option, where one has it set already, and where estimating would ask a model.
+    If `base_rate` is None, it is estimated from `samples()`, which are judged once more for this, from the
+    probabilities that the judge gives at even odds (Saerens and others 2002). Raises `SpecError` if no
+    judge has the option, if one has it set already, and if the estimate would call a model.
     """
     even = [_with(each, EVEN, make) for each in words]
     if not any(even):
@@ -82,7 +82,7 @@ def assuming(
 
 
 def _estimates(judges: Sequence[Judge], samples: Iterable[Sample]) -> list[tuple[float, int, int]]:
-    """For each judge the share, how many verdicts it is from, and how many outputs had none."""
+    """Return for each judge the share, the number of its verdicts, and the number of outputs without one."""
     scores: list[list[float]] = [[] for _ in judges]
     n = 0
     for sample in samples:
@@ -101,7 +101,7 @@ def _estimates(judges: Sequence[Judge], samples: Iterable[Sample]) -> list[tuple
 
 
 def _with(words: str, base_rate: float, make: Make) -> str | None:
-    """A judge's words with the option set, on the judge itself or the one that it wraps; None without one."""
+    """Return a judge's words with the option set, on the judge or the one that it wraps, else None."""
     judge = make(words)
     fields = {field.name for field in settable(judge)} if dataclasses.is_dataclass(judge) else set[str]()
     name, colon, options = words.partition(":")
@@ -111,7 +111,7 @@ def _with(words: str, base_rate: float, make: Make) -> str | None:
             raise SpecError(f"{words} says its {OPTION} already; say it there or apart, not both")
         return f"{words}{',' if colon and options else ':' * (not colon)}{OPTION}={base_rate!r}"
     inner: Any = getattr(judge, INNER) if INNER in fields else None
-    if not hasattr(inner, "info"):  # None, or an option of that name that is no judge
+    if not hasattr(inner, "info"):  # None, or an option of that name that is not a judge
         return None
     told = _with(unenclosed(given[INNER]) if INNER in given else spelled(inner), base_rate, make)
     if told is None:

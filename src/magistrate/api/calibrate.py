@@ -20,20 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What was fitted and how good it is (`fit`), and the file that says so (`file`)."""
+    """A fitted calibration with its quality (`fit`), and the file to save (`file`)."""
 
     fit: Fit
     file: CalibrationFile
 
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
-        """Write the file, for `--calibration FILE` and `calibrated:of=JUDGE,file=FILE`; answers the path."""
+        """Write the file for `--calibration FILE` and `calibrated:of=JUDGE,file=FILE`, and
+        return its path.
+        """
         from magistrate.judges.calibration_file import write_calibration
 
         write_calibration(self.file, Path(path), replace=replace)
         return Path(path)
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as plain values; `calibration` is what the file holds."""
+        """Return the metrics as plain values; `calibration` is the content of the file."""
         return {"judge": self.file.judge.words, **self.fit.to_dict(), "calibration": self.file.model_dump()}
 
     def __str__(self) -> str:
@@ -62,11 +64,12 @@ def calibrate(
 ) -> Calibration:
     """Calibrate a judge's scores on the labelled samples of a run, and choose a threshold.
 
-    `aim` is `maximize f1`, `maximize balanced_accuracy`, `maximize accuracy`, `precision 0.95`, `recall 0.9`
-    or `costs MISS/FALSE_ALARM`; without one the label is what is likelier. All figures are of held-out
-    samples: `folds` of them that share no context. `base_rate` is the share of hallucinated outputs where the
-    calibration will be used, if it differs from that of the labels; `binning` how ECE parts the scores.
-    Raises `InputError` where there are too few labels or no threshold reaches the aim, and `SpecError`.
+    `aim` is `maximize f1`, `maximize balanced_accuracy`, `maximize accuracy`, `precision 0.95`,
+    `recall 0.9` or `costs MISS/FALSE_ALARM`. Without an aim, the more likely label is chosen. All metrics
+    are computed on held-out samples: `folds` folds that share no context. `base_rate` is the share of
+    hallucinated outputs where the calibration will be used, if it differs from that of the labels.
+    `binning` selects how ECE groups the scores. Raises `InputError` if there are too few labels or no
+    threshold reaches the aim, and `SpecError`.
     """
     from magistrate.analysis.calibration import file_of
 

@@ -1,4 +1,4 @@
-"""`compare` judges of stored runs, and say how many samples a comparison takes: `samples_needed`."""
+"""`compare` judges of stored runs, and compute the sample size of a comparison: `samples_needed`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def compare(
     store: StorePlace | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """Which of several judges is better, on the samples that all of them have judged.
+    """Compare judges on the samples that all of them have judged, and return which one is better.
 
-    A run may be named as `RUN:JUDGE`. One run alone compares its judges; of several runs each gives the
-    judges named in `judges`, or its only one. `metrics` are what is asked about (by default balanced
-    accuracy, or accuracy where all samples are of one class): their p values are corrected together, and only
-    by them is a judge shown to be better. The other metrics are exploratory. Raises `SpecError` for what is
-    not known, `InputError` where nothing can be compared.
+    A run may be named as `RUN:JUDGE`. A single run compares its judges. Of several runs, each contributes
+    the judges named in `judges`, or its only one. `metrics` are the metrics asked about (by default
+    balanced accuracy, or accuracy if all samples are of one class). Their p values are corrected together,
+    and only they can show that a judge is better. The other metrics are exploratory. Raises `SpecError` for
+    unknown names, `InputError` if nothing can be compared.
     """
     if unknown := [name for name in metrics if name not in COMPARED]:
         raise SpecError(f"unknown metric {unknown[0]!r}; known: {', '.join(COMPARED)}")
@@ -42,7 +42,7 @@ def compare(
 def sides_of(
     runs: Sequence[RunRef], judges: Sequence[str] = (), store: StorePlace | None = None
 ) -> list[Side]:
-    """The judges that are meant, each with a name of its own; `SpecError` for fewer than two."""
+    """Return the selected judges, each with a unique name. Raises `SpecError` for fewer than two."""
     chosen = [each for run in runs for each in _chosen(run, judges, len(runs) == 1, store)]
     _check([(record, judge) for _, record, judge in chosen])
     contents: dict[str, Sample] = {}
@@ -54,13 +54,13 @@ def sides_of(
 
 
 def sides_at(moment: Snapshot, chosen: Sequence[tuple[RunRecord, str]]) -> list[Side]:
-    """The same for runs of one store at one moment and judges of theirs."""
+    """Return the selected judges of runs of one store at one moment, like `sides_of`."""
     _check(chosen)
     return _sides(judged_at(moment, chosen))
 
 
 def _check(chosen: Sequence[tuple[RunRecord, str]]) -> None:
-    """Raise `SpecError` unless these are two judges or more, and none of them twice."""
+    """Raise `SpecError` unless these are at least two judges without duplicates."""
     if len(chosen) < 2:
         had = f"{chosen[0][1]} of {chosen[0][0].name or chosen[0][0].id}" if chosen else "none"
         raise SpecError(f"a comparison takes two judges or more, got only {had}; name another run or judge")
@@ -88,7 +88,7 @@ def _sides(read: Sequence[Judged]) -> list[Side]:
 def _chosen(
     run: RunRef, judges: Sequence[str], alone: bool, store: StorePlace | None
 ) -> list[tuple[StorePlace, RunRecord, str]]:
-    """The judges of one run that are meant, with where it is."""
+    """Return the selected judges of one run, with their store."""
     record, named, place = _parsed(run, store)
     title = f"run {record.name or record.id}"
     if named is not None:
@@ -106,7 +106,7 @@ def _chosen(
 
 
 def _parsed(run: RunRef, store: StorePlace | None) -> tuple[RunRecord, str | None, StorePlace]:
-    """The run and the judge of `RUN:JUDGE`; names of runs and words of judges may hold a colon, too."""
+    """Return the run and the judge of `RUN:JUDGE`; names of runs and judges may contain colons too."""
     try:
         record, place = record_of(run, store)
         return record, None, place
@@ -123,7 +123,7 @@ def _parsed(run: RunRef, store: StorePlace | None) -> tuple[RunRecord, str | Non
 
 
 def _names(sides: Sequence[Judged]) -> list[str]:
-    """What to call the sides: by the judge, the run or both, as far as that tells them apart."""
+    """Return names for the sides: the judge, the run or both, whichever makes them unique."""
     by_judge = [side.judge for side in sides]
     by_run = [side.name for side in sides]
     both = [f"{side.name}:{side.judge}" for side in sides]
@@ -137,7 +137,7 @@ def _names(sides: Sequence[Judged]) -> list[str]:
 
 
 VALUE, BASE_RATE = 0.7, 0.5
-LEAST_DIFFERENCE = 0.001  # below it formulas give numbers of samples that nobody labels
+LEAST_DIFFERENCE = 0.001  # smaller differences give impractically large numbers of samples
 
 
 def samples_needed(
@@ -154,13 +154,13 @@ def samples_needed(
     pilot: Sequence[RunRef] = (),
     store: StorePlace | None = None,
 ) -> Plan:
-    """How many labelled samples show a `difference` in `metric` with this power, at this level.
+    """Return how many labelled samples show a `difference` in `metric` with this power, at this level.
 
-    That is of one metric of one pair, named beforehand; with more `comparisons` at once the level is divided
-    by their number, as in the first step of Holm's correction.
-    Either from what is assumed of the judges (`value` .7, `base_rate` .5, independent errors), or from a
-    `pilot` of two runs, or of one that has two judges. Raises `SpecError` for what does not go together,
-    `InputError` for what cannot be.
+    This is for one metric of one pair, chosen in advance. With more `comparisons` at once, the level is
+    divided by their number, as in the first step of Holm's correction. The computation uses either
+    assumptions about the judges (`value` .7, `base_rate` .5, independent errors), or a `pilot` of two runs,
+    or of one with two judges. Raises `SpecError` for options that cannot be combined, `InputError` for
+    impossible values.
     """
     if difference < LEAST_DIFFERENCE:
         raise InputError(f"the difference must be at least {LEAST_DIFFERENCE:g}, got {difference:g}")

@@ -1,4 +1,4 @@
-"""Estimate what a run will take: tokens are counted by each judge's plan, and no model is asked."""
+"""Estimate the work of a run: tokens are counted by each judge's plan, and no model is called."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from magistrate.store import Store
 
 MOST = 1000
-MISSING = {"context": "no_context", "output": "no_output"}  # what a judge says where a field is missing
+MISSING = {"context": "no_context", "output": "no_output"}  # reason for abstaining, by missing field
 RUNS_LOOKED_AT = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How fast a judge has been: samples asked about in a second, and the run that showed it."""
+    """How fast a judge has been: samples per second, and the run that it was measured on."""
 
     samples_per_second: float
     run: str | None = None
@@ -46,11 +46,11 @@ async def estimate(
     rates: Mapping[str, Rate | None] | None = None,
     most: int = MOST,
 ) -> Estimate:
-    """What judging `dataset` will take, by each judge's own plan; no model is asked.
+    """Estimate the work of judging `dataset`, by each judge's own plan, without calling a model.
 
-    Goes through all samples once. Of those that a judge can be asked about, up to `most` are counted
-    exactly; of more, evenly spaced ones, at least half as many, and the figures are scaled up. `rates`
-    (by the judge's name) give the time, see `earlier_rates`; `price` the cost.
+    Reads all samples once. Of the samples that a judge can judge, up to `most` are counted exactly. If
+    there are more, evenly spaced ones are counted, at least half as many, and the counts are scaled up.
+    `rates` (by the judge's name) give the time, see `earlier_rates`; `price` the cost.
     """
     if most < 2:
         raise SpecError(f"most must be at least 2 samples, got {most}")
@@ -75,7 +75,7 @@ async def estimate(
 
 
 async def aestimate_plan(plan: RunPlan, store: Store | None) -> Estimate:
-    """What a prepared run will take; earlier runs in `store` show how fast its judges are."""
+    """Estimate the work of a prepared run. Earlier runs in `store` show how fast its judges are."""
     assert plan.dataset is not None, "a plan is estimated with its data"
     rates = {
         judge: None if store is None else earlier_rates(store, recipe.judge, recipe.fingerprint)
@@ -89,10 +89,10 @@ estimate_plan = _async.synchronous(aestimate_plan)
 
 
 def earlier_rates(store: Store, judge: str, fingerprint: str) -> Rate | None:
-    """How fast the newest finished run with this judge was, None where there is none.
+    """Return how fast the newest finished run with this judge was, or None if there is none.
 
-    `judge` is as in a recipe (`faithfulness:permute=true@1`). Where a run had several judges, its time is
-    shared out by how long each had waited for its answers. Runs that reused earlier answers say nothing.
+    `judge` is as in a recipe (`faithfulness:permute=true@1`). If a run had several judges, its time is
+    divided in proportion to the time of their outcomes. Runs that reused cached answers are ignored.
     """
     for record in store.runs(limit=RUNS_LOOKED_AT):
         names = [
@@ -137,7 +137,7 @@ class _Spaced:
 
 @dataclass(slots=True)
 class _Counting:
-    """One judge's samples on their way to an estimate."""
+    """Collects one judge's samples for an estimate."""
 
     judge: Judge
     asked: _Spaced
@@ -166,7 +166,7 @@ class _Counting:
             found = _Counted()
             for sample in kept:
                 found.add(await _one(self.judge, sample, engine))
-                await asyncio.sleep(0)  # tokenizing takes the whole thread; others want it too
+                await asyncio.sleep(0)  # tokenizing blocks the thread; let other tasks run
         scale = seen / len(kept) if kept else 1.0
         known = self.judge.info.kind == "code" or isinstance(self.judge, PlansCalls)
         own = Usage(prompt=round(found.own_prompt * scale), generated=round(found.own_answer * scale))
@@ -194,7 +194,7 @@ class _Counting:
 
 @dataclass(slots=True)
 class _Counted:
-    """What samples take; `own` is what of it is for the run's engine."""
+    """The work for some samples. The `own_` fields are the part of the run's engine."""
 
     asked: int = 0
     long: int = 0
@@ -212,7 +212,7 @@ class _Counted:
 
 
 async def _one(judge: Judge, sample: Sample, engine: Engine) -> _Counted:
-    """What one sample takes at most."""
+    """Return the work for one sample, at most."""
     found = _Counted(asked=1)
     try:
         if await shortage(judge, sample, engine):
@@ -234,7 +234,7 @@ async def _one(judge: Judge, sample: Sample, engine: Engine) -> _Counted:
         raise
     except OverLength:
         return _Counted(long=1)
-    except Exception as error:  # a judge's own code, as in a run, where this would be a failure
+    except Exception as error:  # a judge's code may raise anything; in a run this would be a failure
         _logging.info("estimate.failing", judge=judge.info.name, sample=sample.id, reason=error)
         return _Counted(failing=1)
     return found

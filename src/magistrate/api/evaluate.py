@@ -1,4 +1,4 @@
-"""Judge a dataset and store every outcome: `evaluate`, `resume`, `retry` and their async forms."""
+"""Judge a data set and store every outcome: `evaluate`, `resume`, `retry` and their async forms."""
 
 from __future__ import annotations
 
@@ -76,21 +76,21 @@ async def aevaluate(
     watcher: ProgressListener | None = None,
     progress: bool = True,
 ) -> Run:
-    """Judge a dataset (a file, a named or stored set, rows or samples) and return the stored run.
+    """Judge a data set (a file, a named or stored set, rows or samples) and return the stored run.
 
-    `judges` are names, such as `faithfulness:prior=empty_context`, or objects. With `task`, a callable
-    of a sample, sync or async, that answers the output (or a mapping with `output` and `context`), the
-    outputs are made first, as when an application is tested. `model` is a catalogue name, a path,
-    words such as `openai:gpt-4o-mini` (`base_url` says where its server listens) or an engine, and is not
-    asked where all judges decide by code; `mapping`, `labels`, `max_unread`, `view`, `limit`, `sample`,
-    `balance` and `seed` say what is read and how, as in `load`; `store` where the run is kept: a path or a
-    URL. Raises `DatasetError` before anything is judged where more rows than `max_unread` cannot be read.
-    `limits` say how much is under way at once and how much is spent in all; `price`, dollars a million tokens
-    as `IN/OUT`, what that costs. Calls that were made before, by any run, are answered from the cache where
-    the engine promises the same answer twice; `cache=False` asks anew. Every outcome is committed as it
-    comes; a cancelled run, or Ctrl-C in `evaluate`, stops cleanly, keeps what is done and can be resumed.
-    `progress` shows a bar on a terminal, unless `watcher` is told instead. `evaluate` is the same without
-    `await`, also inside a running event loop.
+    `judges` are names, such as `faithfulness:prior=empty_context`, or objects. `task` is a callable, sync
+    or async, that takes a sample and returns the output (or a mapping with `output` and `context`). With
+    it, the outputs are generated first, to test an application. `model` is a catalogue name, a path, words
+    such as `openai:gpt-4o-mini` (`base_url` is the address of its server) or an engine. It is not used if
+    all judges are code. `mapping`, `labels`, `max_unread`, `view`, `limit`, `sample`, `balance` and `seed`
+    select and parse the data, as in `load`. `store`, a path or a URL, is where the run is stored. Raises
+    `DatasetError` before judging if the share of unreadable rows exceeds `max_unread`. `limits` bound
+    concurrency and total spending; `price`, dollars per million tokens as `IN/OUT`, is the price of tokens.
+    Calls that any run made before are answered from the cache if the engine guarantees the same answer;
+    `cache=False` disables this. Every outcome is committed when it arrives. A cancelled run, or Ctrl-C in
+    `evaluate`, stops cleanly, keeps its outcomes and can be resumed. `progress` shows a bar on a terminal,
+    unless `watcher` receives the progress. `evaluate` is the same without `await`, also inside a running
+    event loop.
     """
     spec, overrides = spec_of_arguments(
         dataset,
@@ -130,7 +130,7 @@ async def arun(
     store: StorePlace | None = None,
     watcher: ProgressListener | None = None,
 ) -> Run:
-    """Execute the run that a specification describes; `overrides` are objects in place of parts of it."""
+    """Execute the run that a specification describes. `overrides` are objects that replace parts of it."""
     with RunSession(store) as session:
         plan = await _async.in_thread(session.prepare, spec, overrides)
         return await session.start(plan, watcher)
@@ -153,13 +153,13 @@ async def aresume(
     watcher: ProgressListener | None = None,
     progress: bool = True,
 ) -> Run:
-    """Go on with a run that was interrupted, killed or failed: what has an outcome is not judged again.
+    """Continue a run that was interrupted, killed or failed. Samples with an outcome are not judged again.
 
-    `run` is an id, the beginning of one, a name or `last`. What the run was given as objects (rows, judges,
-    an engine, a task) is given again; everything else is stored with it, unless `spec` says it anew.
-    `limits` and `price` replace those it had. A run that is done stays as it is. Raises `SpecError` where
-    the data, a judge, the model or a prompt is not what it was, with the difference, and `StoreError` while
-    another process is at the run.
+    `run` is an id, a prefix of one, a name or `last`. Parts that the run got as objects (rows, judges, an
+    engine, a task) must be passed again. Everything else is stored with it, unless `spec` replaces it.
+    `limits` and `price` replace the earlier ones. A run that is done is not changed. Raises `SpecError`
+    with the difference if the data, a judge, the model or a prompt has changed, and `StoreError` while
+    another process executes the run.
     """
     with RunSession(run.store if isinstance(run, Run) else store) as session:
         return await session.resume_stored(
@@ -190,10 +190,10 @@ async def aretry(
     watcher: ProgressListener | None = None,
     progress: bool = True,
 ) -> Run:
-    """Judge again what failed in a run, and nothing else; a new outcome replaces the failure.
+    """Judge again only what failed in a run. A new outcome replaces the failure.
 
-    The options and errors are those of `aresume`. Whether the run is done does not change. A task is called
-    again only where it was the task that failed; an outcome's usage is that of all attempts.
+    The options and errors are those of `aresume`. The status of the run does not change. A task is called
+    again only if the task itself failed. The usage of an outcome sums all attempts.
     """
     with RunSession(run.store if isinstance(run, Run) else store) as session:
         return await session.retry(
@@ -213,7 +213,7 @@ retry = _async.synchronous(aretry)
 class RunSession:
     """Prepares, starts and resumes runs in one store, which is opened once; a context manager.
 
-    The store is created by the first run that is started: preparing a run makes none.
+    The store is created when the first run is started; preparing a run does not create it.
     """
 
     def __init__(self, place: StorePlace | None = None) -> None:
@@ -222,14 +222,14 @@ class RunSession:
 
     @property
     def existing_store(self) -> Store | None:
-        """The store, None if there is none at this place yet."""
+        """The store, or None if there is none at this place yet."""
         from magistrate.store.connection import exists
 
         return self.store if self._store is not None or exists(self.place) else None
 
     @property
     def store(self) -> Store:
-        """The store, which is created if there is none."""
+        """The store, created if there is none."""
         if self._store is None:
             from magistrate.store import Store
 
@@ -237,7 +237,7 @@ class RunSession:
         return self._store
 
     def find(self, run: str | Run) -> RunRecord:
-        """The record of a run of this store."""
+        """Return the record of a run of this store."""
         return self.store.find_run(run.id if isinstance(run, Run) else run)
 
     def prepare(
@@ -247,7 +247,7 @@ class RunSession:
         *,
         judges: Sequence[Judge] | None = None,
     ) -> RunPlan:
-        """As `runs.prepare.prepare`, with the stored data sets of this store."""
+        """Prepare a run like `runs.prepare.prepare`, with the stored data sets of this store."""
         return prepare(spec, overrides, store=self.existing_store, judges=judges)
 
     async def start(self, plan: RunPlan, listener: ProgressListener | None = None) -> Run:
@@ -256,7 +256,7 @@ class RunSession:
         assert dataset is not None, "a plan is started with its data"
         await _async.in_thread(_read_ahead, dataset, spec.dataset.max_unread)
         size = dataset.size
-        # What cannot be read a second time is stored as a whole, so that the run can be resumed.
+        # Data that cannot be read again is stored first, so that the run can be resumed.
         store_first = plan.task is None and ("dataset" in plan.objects or spec.dataset.source == STDIN)
         run_id = self.store.create_run(
             dataset=dataset.name,
@@ -288,7 +288,7 @@ class RunSession:
         return Run(run_id, self.store.place)
 
     async def resume(self, record: RunRecord, plan: RunPlan, listener: ProgressListener | None = None) -> Run:
-        """Execute what is left of a run that `find_resumable` found for this plan."""
+        """Execute the remaining work of a run that `find_resumable` found for this plan."""
         with self.store.hold(record.id):
             record = self.store.find_run(record.id)
             if record.status == "done":
@@ -309,7 +309,7 @@ class RunSession:
         price: str | None = None,
         spec: RunSpec | None = None,
     ) -> Run:
-        """Execute what is left of a run by the specification stored with it, as `aresume` does."""
+        """Execute the remaining work of a run by its stored specification, as `aresume` does."""
         record = self.find(run)
         with self.store.hold(record.id):
             record = self.store.find_run(record.id)
@@ -343,7 +343,7 @@ class RunSession:
         return Run(record.id, self.store.place)
 
     async def _execute_rest(self, record: RunRecord, plan: RunPlan, listener: ProgressListener | None) -> Run:
-        """Execute what is left of a run whose lock is held."""
+        """Execute the remaining work of a run whose lock is held."""
         work = await _async.in_thread(remaining_work, self.store, record, plan)
         self.store.reopen_run(record.id)
         await execute_run(self.store, record.id, plan, work, listener)
@@ -364,7 +364,7 @@ class RunSession:
 
 
 def _read_ahead(dataset: Dataset, max_unread: float) -> None:
-    """Learn what may take long to find out: both properties may read all of the data, and are remembered."""
+    """Compute properties that may need to read all of the data; their values are cached."""
     dataset.check(max_unread)
     _ = dataset.digest, dataset.size
 

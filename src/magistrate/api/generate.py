@@ -25,13 +25,13 @@ async def agenerate(
     temperature: float = 0.0,
     seed: int = 0,
 ) -> Any:
-    """Let the model answer `prompt` in the shape of `type`, and answer an object of that type.
+    """Let the model answer `prompt` in the form of `type`, and return an object of that type.
 
     `type` is a pydantic model, a dataclass, a `Literal`, an `Enum`, a JSON Schema, a compiled regular
-    expression, a list of choices, a `Lark` grammar or a `Constraint`; without one, free text. `model` is
-    a catalogue name, a path, words such as `openai:gpt-4o-mini` (`base_url` says where its server listens) or
-    an engine; temperature 0 is greedy, else `seed` fixes the draw. The answer always parses; raises
-    `ConstraintError` where a type has no bound, and `InvalidOutput` where a server that knows no constraints
+    expression, a list of choices, a `Lark` grammar or a `Constraint`; without one, free text. `model` is a
+    catalogue name, a path, words such as `openai:gpt-4o-mini` (`base_url` is the address of its server) or
+    an engine. Temperature 0 is greedy; otherwise `seed` fixes the sampling. The answer always parses.
+    Raises `ConstraintError` if a type has no bound, and `InvalidOutput` if a server without constraints
     wrote nothing that fits. `generate` is the same without `await`, also inside a running event loop.
     """
     asked = Prompt.of(prompt) if isinstance(prompt, str) else prompt

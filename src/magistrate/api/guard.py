@@ -1,7 +1,7 @@
 """`guard`: a decorator that judges a function's answers, and holds back those that are not faithful.
 
-`Guard` is what decides, here and in front of a server (`server.guard`) or an application
-(`integrations.asgi`): where there is no verdict it lets answers out or not as it was told to, and says so.
+`Guard` makes the decision, here and in front of a server (`server.guard`) or an application
+(`integrations.asgi`). Without a verdict, it lets answers through or not as configured, and reports that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ DEADLINE = 10.0
 class Guarded:
     """One answer: what the function returned, the judge's outcome, and whether it was let through.
 
-    `way` says whether the guard was open or closed to an answer without a verdict, None where there is one.
+    `way` is whether the guard was open or closed to an answer without a verdict, None if there is a
+    verdict.
     """
 
     answer: Any
@@ -46,7 +47,7 @@ class Guarded:
 
     @property
     def because(self) -> Because:
-        """What decided: a verdict, or that there was none, and why."""
+        """What decided: a verdict, or the reason why there was none."""
         match self.outcome:
             case Verdict():
                 return "verdict"
@@ -59,7 +60,7 @@ class Guarded:
 
     @property
     def reason(self) -> str:
-        """Why it was let through or held back, as a sentence without the judge's own words on the answer."""
+        """Why it was let through or held back, as a sentence that does not repeat the judge's explanation."""
         match self.outcome:
             case Verdict(label=label, score=score):
                 return f"{self.outcome.judge} says {label} ({score:.3f})"
@@ -78,7 +79,7 @@ class Guarded:
 
 
 class Blocked(MagistrateError):
-    """An answer was held back. `answer` is what the function gave, `outcome` what the judge made of it."""
+    """An answer was held back. `answer` is the function's return value, `outcome` the judge's outcome."""
 
     def __init__(self, answer: Any, outcome: Outcome) -> None:
         super().__init__(f"the answer was held back: {outcome}")
@@ -88,10 +89,10 @@ class Blocked(MagistrateError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """A judge in front of answers, and what happens to those that get no verdict in time, or none at all.
+    """A judge in front of answers, with a policy for answers that get no verdict, or none in time.
 
-    `deadline` is in seconds. The verdicts in `block` hold an answer back. Raises `SpecError` for a judge that
-    cannot give one of these labels.
+    `deadline` is in seconds. Verdicts with a label in `block` hold an answer back. Raises `SpecError` for a
+    judge that cannot give one of these labels.
     """
 
     judge: Judge
@@ -115,7 +116,7 @@ class Guard:
             raise SpecError(f"deadline must be more than 0 seconds, got {self.deadline}")
 
     def decided(self, answer: Any, outcome: Outcome) -> Guarded:
-        """What becomes of an answer with this outcome."""
+        """Return the decision on an answer with this outcome."""
         if isinstance(outcome, Verdict):
             return Guarded(answer, outcome, outcome.label not in self.block)
         timed_out = isinstance(outcome, Failure) and outcome.code == "timeout"
@@ -123,9 +124,10 @@ class Guard:
         return Guarded(answer, outcome, way == "open", way)
 
     async def judged(self, sample: Sample) -> Outcome:
-        """The outcome; what goes wrong, the engine's loss included, is one too.
+        """Return the outcome. Errors, including the loss of the engine, become outcomes too.
 
-        Raises what is wrong with the guard itself (`SpecError`, `CapabilityError`), which nothing lets pass.
+        Raises errors of the guard's configuration (`SpecError`, `CapabilityError`), which are never let
+        through.
         """
         name = self.judge.info.name
         try:
@@ -141,7 +143,7 @@ class Guard:
             return Failure(sample.id, name, "engine_error", _logging.error_text(error))
 
     def late(self, sample: Sample) -> Failure:
-        """The outcome of a sample that got no verdict in time."""
+        """Return the outcome of a sample that got no verdict in time."""
         told = f"no verdict within {self.deadline:g} seconds"
         return Failure(sample.id, self.judge.info.name, "timeout", told)
 
@@ -158,16 +160,17 @@ def guard(
     fallback: Callable[[Guarded], Any] | None = None,
     watch: Callable[[Guarded], Any] | None = None,
 ) -> Callable[[Callable[P, Answer]], Callable[P, Answer]]:
-    """Judge every answer of a function, sync or async, before it gets out.
+    """Judge every answer of a function, sync or async, before it is returned.
 
-    The function gives an answer with its context: a mapping with column names that datasets know
-    (`{"answer": …, "context": …}`), a pair of both, or anything that `read` makes one of these of. What it
-    gave is handed on as it is, unless the verdict's label is among `block`: then `Blocked` is raised, or what
-    `fallback` makes of it is answered. `deadline` is in seconds. Where it passes without a verdict,
-    `on_timeout` says whether the answer gets out (`open`) or not (`closed`); `on_failure` says so for a judge
-    that failed or abstained. `watch` is told of every answer; what it raises is raised. Raises `SpecError`
-    for a judge that cannot give one of the labels to block, a model that is not known, and a function that
-    gives no answer with its context; `CapabilityError` for an engine that cannot do what the judge needs.
+    The function returns an answer with its context: a mapping with the column names of data sets
+    (`{"answer": …, "context": …}`), a pair of both, or anything that `read` converts to one of these. The
+    return value is passed on unchanged, unless the verdict's label is in `block`. Then `Blocked` is raised,
+    or the result of `fallback` is returned. `deadline` is in seconds. If it passes without a verdict,
+    `on_timeout` decides whether the answer is returned (`open`) or not (`closed`); `on_failure` does so for
+    a judge that failed or abstained. `watch` is called with every decision; its exceptions propagate.
+    Raises `SpecError` for a judge that cannot give one of the labels to block, an unknown model, and a
+    function that returns no answer with its context; `CapabilityError` for an engine that cannot do what
+    the judge needs.
     """
     guarding = Guard(
         judge=registry.judge(judge),
@@ -209,7 +212,7 @@ def guard(
 
 
 def sample_of(answer: Any, read: Callable[[Any], Any] | None = None) -> Sample:
-    """What an answer with its context is to a judge. Raises `SpecError` where it is none."""
+    """Convert an answer with its context to a sample. Raises `SpecError` if that is not possible."""
     given = answer if read is None else read(answer)
     if isinstance(given, tuple) and len(given) == 2:
         given = {"output": given[0], "context": given[1]}

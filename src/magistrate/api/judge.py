@@ -42,13 +42,13 @@ async def ajudge(
 ) -> Outcome:
     """Judge one output: `judge(output=…, context=[…], input=…)`.
 
-    With `messages`, a conversation of `{"role": …, "content": …}`, the output may rely on what was said too;
-    without `output` it is the assistant's last message. `expected` is for judges with a reference. The answer
-    is a `Verdict`, a `Failure` or an `Abstention`. `judge` is a name or an object; `model` a catalogue name,
-    a path, a model of another kind of engine such as `openai:gpt-4o-mini` (`base_url` says where its server
-    listens), or an engine; `deadline` is in seconds. For a judge of kind `code`, which asks none, no engine
-    is loaded, whatever `model` says.
-    `magistrate.judge` is the same without `await`, also inside a running event loop.
+    With `messages`, a conversation of `{"role": …, "content": …}`, the output may also rely on the
+    messages; without `output`, it is the assistant's last message. `expected` is for judges with a
+    reference. Returns a `Verdict`, a `Failure` or an `Abstention`. `judge` is a name or an object. `model`
+    is a catalogue name, a path, a model of another kind of engine such as `openai:gpt-4o-mini` (`base_url`
+    is the address of its server), or an engine. `deadline` is in seconds. A judge of kind `code` uses no
+    model, so no engine is loaded, whatever `model` is. `magistrate.judge` is the same without `await`, also
+    inside a running event loop.
     """
     sample = sample_of(
         output=output, context=context, input=input, expected=expected, messages=messages, id=id
@@ -79,7 +79,7 @@ async def ajudge_sample(
     timeout: float | None = None,
     deadline: float = DEADLINE,
 ) -> Outcome:
-    """Judge one sample; the options are those of `ajudge`."""
+    """Judge one sample. The options are those of `ajudge`."""
     asked = registry.judge(judge)
     registry.warn_unasked([asked], model)
     settings = EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
@@ -101,7 +101,7 @@ def sample_of(
     messages: Sequence[Mapping[str, Any]] = (),
     id: str = "sample",
 ) -> Sample:
-    """A sample of texts and a conversation. Raises `DatasetError` if there is no output to judge."""
+    """Return a sample of texts and a conversation. Raises `DatasetError` if there is no output to judge."""
     row = {
         "output": output,
         "context": context,

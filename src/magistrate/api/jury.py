@@ -1,4 +1,4 @@
-"""`jury`: what a stored jury is worth beside its members, or several judges of a run as if they were one."""
+"""`jury`: compare a stored jury with its members, or treat several judges of a run as a jury."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ def jury(
     aggregate: Pooling | None = None,
     store: StorePlace | None = None,
 ) -> JuryReport:
-    """What the jury of a run is worth: each member alone, without each, how alike their errors are.
+    """Measure the jury of a run: each member alone, the jury without each, and how correlated their errors
+    are.
 
-    `judges` is one, a jury, or several of the run's judges, taken as if they were a jury; left out, the run's
-    only judge or all of them. `aggregate` pools their scores in another way than the jury did (several
-    judges: by the mean). Raises `SpecError` for a run or judge that is not there, and `InputError` for a
-    judge that is no jury, and where nothing was judged.
+    `judges` is one judge that is a jury, or several of the run's judges to treat as a jury; by default the
+    run's only judge or all of them. `aggregate` pools the scores in another way than the jury did (several
+    judges: by the mean). Raises `SpecError` for an unknown run or judge, and `InputError` for a judge that
+    is not a jury, or if nothing was judged.
     """
     if aggregate is not None and aggregate not in POOLINGS:
         raise SpecError(f"unknown aggregate {aggregate!r}; known: {', '.join(POOLINGS)}")
@@ -59,7 +60,7 @@ def jury(
 
 
 def _pool(outcomes: Iterable[Outcome], threshold: float | None) -> Pool:
-    """How a jury pooled, as its verdicts say; without a verdict there is nothing to pool."""
+    """Return how a jury pooled, as recorded in its verdicts. Without a verdict, the defaults are returned."""
     found = next((each.details for each in outcomes if isinstance(each, Verdict)), {})
     weights, how = found.get("weights"), found.get("aggregate", "mean")
     if how not in POOLINGS:

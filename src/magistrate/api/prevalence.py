@@ -1,4 +1,4 @@
-"""`prevalence`: the share of hallucinated outputs in unlabelled data, corrected for the judge's errors."""
+"""`prevalence`: estimate the share of hallucinated outputs, corrected for the judge's errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Using = Literal["label", "score"]
 
 @dataclass(frozen=True, slots=True)
 class PrevalenceReport:
-    """The estimates, what they rest on (`facts`, by name) and what limits them (`remarks`)."""
+    """The estimates, the data behind them (`facts`, by name) and their limits (`remarks`)."""
 
     judge: str
     estimates: Prevalence
@@ -44,11 +44,11 @@ class PrevalenceReport:
 
     @property
     def head(self) -> str:
-        """What is estimated, by whose verdicts."""
+        """A title: what is estimated, and by which judge."""
         return f"share of hallucinated outputs, by verdicts of {self.judge}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "judge": self.judge,
             **self.estimates.to_dict(),
@@ -81,10 +81,10 @@ def prevalence(
 ) -> PrevalenceReport:
     """Estimate how many of a run's unlabelled outputs are hallucinated.
 
-    The judge's errors are measured on the labelled samples of `labelled`, a run of the same judge, or of the
-    run itself, and taken off. `using` says what is corrected: its labels, or its scores, whose intervals are
-    narrower where the scores rank better than the labels. Raises `InputError` for too few labels and where no
-    sample is unlabelled, `SpecError` where the two runs are not of the same judge.
+    The judge's errors are measured on the labelled samples of `labelled`, a run of the same judge, or of
+    the run itself, and the estimate is corrected for them. `using` selects whether labels or scores are
+    corrected. Scores give narrower intervals if they rank better than the labels. Raises `InputError` for
+    too few labels and if no sample is unlabelled, `SpecError` if the two runs are not of the same judge.
     """
     if using not in ("label", "score"):
         raise SpecError(f"using is label or score, got {using!r}")
@@ -115,7 +115,7 @@ def prevalence(
 
 
 def _failed(other: Judged, known: Columns) -> list[Sample]:
-    """Labelled samples that the judge has no verdict on."""
+    """Return labelled samples without a verdict of the judge."""
     judged_ids = set(known.ids)
     return [
         sample for sample in other.samples.values() if sample.label in KNOWN and sample.id not in judged_ids
@@ -123,7 +123,7 @@ def _failed(other: Judged, known: Columns) -> list[Sample]:
 
 
 def _shared(own: Judged, other: Judged) -> set[str]:
-    """Samples without a label in the one run that are labelled, id and text the same, in the other."""
+    """Return ids of samples without a label here but with one, and the same id and text, in the other run."""
     return {
         sample.id
         for sample in other.samples.values()
@@ -135,7 +135,7 @@ def _shared(own: Judged, other: Judged) -> set[str]:
 
 
 def _unlabelled(own: Judged, shared: Container[str]) -> tuple[list[Sample], list[Verdict], int]:
-    """Samples that nobody has labelled with a verdict, their verdicts, and how many have none."""
+    """Return the unlabelled samples with a verdict, their verdicts, and the number without a verdict."""
     bare = [each for each in own.samples.values() if each.label is None and each.id not in shared]
     pairs = [(sample, own.outcomes.get(sample.id)) for sample in bare]
     kept = [(s, o) for s, o in pairs if isinstance(o, Verdict) and o.label in KNOWN]
@@ -153,14 +153,14 @@ def _turned(own: Judged) -> bool:
 
 
 def _scores(verdicts: Sequence[Verdict], turned: bool) -> NDArray[np.float64]:
-    """The scores, the higher the more hallucinated."""
+    """Return the scores, higher for hallucinated."""
     import numpy as np
 
     return np.array([1 - each.score if turned else each.score for each in verdicts], dtype=np.float64)
 
 
 def _same_judge(own: Judged, other: Judged) -> None:
-    """Refuse labels that measured the errors of another judge, model or prompt."""
+    """Raise `SpecError` if the labels measured the errors of another judge, model or prompt."""
     recipes: list[Mapping[str, Recipe]] = [own.record.recipes, other.record.recipes]
     here, there = recipes[0].get(own.judge), recipes[1].get(other.judge)
     if here is None or there is None:
@@ -247,7 +247,7 @@ def _remarks(
 
 
 def _unfit(found: Prevalence) -> Iterator[str]:
-    """Where an estimate is no share at all."""
+    """Yield remarks on estimates outside [0, 1]."""
     for name, (value, low, high) in found.beyond.items():
         uncut = f"{WORDS[name]} comes to {decimal(value)} [{decimal(low)}, {decimal(high)}] before it is cut"
         if high <= 0 or low >= 1:
@@ -260,7 +260,7 @@ def _unfit(found: Prevalence) -> Iterator[str]:
 
 
 def _flattered(found: Prevalence, known: Columns) -> Iterator[str]:
-    """Where the judge has a verdict goes with the label."""
+    """Yield a remark if missing verdicts are associated with the label."""
 
     if not found.n_failed:
         return

@@ -1,4 +1,4 @@
-"""`rank`: a ranking from a run of the judge `pairwise`, or from a file of comparisons."""
+"""`rank`: rank candidates from a run of the judge `pairwise`, or from a file of comparisons."""
 
 from __future__ import annotations
 
@@ -44,13 +44,12 @@ def rank(
 ) -> Ranking:
     """Rank the candidates of a run of `pairwise`, or of a file of comparisons (a path, or text like one).
 
-    In a run, `fields["first"]` and `fields["second"]` say where in a sample's metadata the names of those
-    stand who wrote `output` and `alternatives[0]` (`metadata.model_a` and `metadata.model_b`), and what was
-    asked is the question. In a file, `fields` says which columns hold `first`, `second`, `winner` and
-    `question`; else known names are looked for. The winner is a candidate's name, or says first, second or
-    tie. Intervals come from a bootstrap of whole questions, a row being one where there is none. Raises
-    `SpecError` and `DatasetError` for what is not known or cannot be read, `InputError` where nothing is
-    left.
+    In a run, `fields["first"]` and `fields["second"]` are the places in a sample's metadata of the names of
+    the candidates that wrote `output` and `alternatives[0]` (`metadata.model_a` and `metadata.model_b`),
+    and the input is the question. In a file, `fields` names the columns with `first`, `second`, `winner`
+    and `question`; otherwise known names are used. The winner is a candidate's name, or first, second or
+    tie. Intervals come from a bootstrap of whole questions; a row without one is its own question. Raises
+    `SpecError` and `DatasetError` for unknown names and unreadable data, `InputError` if nothing is left.
     """
     named = dict(fields or {})
     if wrong := sorted(set(named) - set(COLUMNS)):
@@ -98,7 +97,7 @@ def _of_run(
 
 
 def _question(sample: Sample, path: str | None) -> str:
-    """What samples of one question share."""
+    """Return the key that samples of one question share."""
     if path is not None:
         return value_at(sample, path) or sample.id
     return sample.input or "\n".join(sample.sources) or sample.id
@@ -130,7 +129,7 @@ def _of_file(path: Path, named: Mapping[str, str], seed: int) -> Ranking:
 
 
 def _match(values: Mapping[str, Any], named: Mapping[str, str], number: int) -> Match | str:
-    """One row's comparison, or why it is none."""
+    """Return one row's comparison, or the reason why it is not valid."""
     found = {}
     for field, known in COLUMNS.items():
         column = named.get(field) or next((each for each in known if each in values), None)

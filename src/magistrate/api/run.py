@@ -19,44 +19,45 @@ if TYPE_CHECKING:
     from magistrate.report import Report
     from magistrate.store import RunRecord, Store
 
-INDEX = "index"  # the setting that holds the index of the frame that was judged
+INDEX = "index"  # setting under which the index of the judged frame is kept
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A stored run. Everything is read from the store when it is asked for."""
+    """A stored run. Everything is read from the store on access."""
 
     id: str
-    store: str | os.PathLike[str] = field(repr=False)  # it may hold a password
+    store: str | os.PathLike[str] = field(repr=False)  # may contain a password
 
     @property
     def record(self) -> RunRecord:
-        """What the store says of the run as a whole."""
+        """The store's record of the run."""
         with self._open() as store:
             return store.find_run(self.id)
 
     def samples(self) -> list[Sample]:
-        """The samples that were judged, in their order."""
+        """Return the samples of the run, in order."""
         with self._open() as store:
             return list(store.samples(self.id))
 
     def outcomes(self, *, with_steps: bool = False) -> list[Outcome]:
-        """Every outcome; steps only if asked for, they are most of the bytes."""
+        """Return every outcome. Steps are included only on request, since they are most of the bytes."""
         with self._open() as store:
             return list(store.outcomes(self.id, with_steps=with_steps))
 
     def table(self) -> list[dict[str, Any]]:
-        """One plain mapping an outcome."""
+        """Return one plain mapping per outcome."""
         from magistrate.report import table
 
         samples = {sample.id: sample for sample in self.samples()}
         return table(samples, self.outcomes(), self.record.scoring)
 
     def to_pandas(self, *, wide: bool = False) -> pandas.DataFrame:
-        """One row an outcome, or with `wide` one row a sample with a column of each judge beside the other's.
+        """Return a data frame with one row per outcome, or with `wide` one row per sample and columns per
+        judge.
 
-        A run over a pandas frame has that frame's index, so `frame.join(run.to_pandas(wide=True))` puts
-        verdicts beside the rows they are of. Needs the extra `pandas`.
+        A run over a pandas frame has that frame's index, so `frame.join(run.to_pandas(wide=True))` adds the
+        verdicts to its rows. Needs the extra `pandas`.
         """
         from magistrate.datasets.frames import FrameIndex
         from magistrate.report import to_pandas
@@ -75,19 +76,19 @@ class Run:
         rows: int = 2_000,
         replace: bool = False,
     ) -> int:
-        """Write the run to a file by its ending, and answer how many outcomes are in it.
+        """Write the run to a file in the format of its suffix, and return the number of outcomes in it.
 
-        `.html` is a report of its own, in which at most `rows` outcomes are listed and the figures are over
-        all; `.jsonl`, `.csv` (also `.gz`) and `.parquet` have one row an outcome. With `judge`, that one's
-        alone.
+        `.html` is a report that lists at most `rows` outcomes and has the metrics of all. `.jsonl`, `.csv`
+        (also `.gz`) and `.parquet` have one row per outcome. With `judge`, only that judge is included.
         """
         with self._open() as store:
             return export_run(store, self.id, Path(target), judge=judge, rows=rows, replace=replace)
 
     def summary(self, *, flag: Collection[str] | None = None) -> Report:
-        """Figures with intervals, baselines, counts and remarks; `print` shows it, `to_dict()` is data.
+        """Return metrics with intervals, baselines, counts and remarks. `print` shows it, `to_dict()` is
+        data.
 
-        `flag` decides the verdicts of a rubric anew, by these kinds of claims, without asking a model.
+        `flag` decides the verdicts of a rubric again, by these kinds of claims, without calling a model.
         """
         with self._open() as store:
             return report_of(store, self.id, flag)
@@ -108,9 +109,10 @@ class Run:
 
 
 def report_of(store: Store, run_id: str, flag: Collection[str] | None = None) -> Report:
-    """The report of a stored run, finished or not.
+    """Return the report of a stored run, finished or not.
 
-    With `flag`, kinds of claims, verdicts that their claims had decided are decided anew; no model is asked.
+    With `flag`, a set of claim kinds, verdicts that were decided by their claims are decided again without
+    a model.
     """
     from magistrate.report.counts import count, counted
 
@@ -129,9 +131,9 @@ def export_run(
     rows: int = 2_000,
     replace: bool = False,
 ) -> int:
-    """Write a stored run to a file, as `Run.export` does; what is in the file is of one moment.
+    """Write a stored run to a file, as `Run.export` does, from one consistent snapshot.
 
-    Raises `StoreError` once the file is written where it lacks what is damaged in the store.
+    If records are damaged in the store, the file is written without them and `StoreError` is raised.
     """
     from magistrate.report.export import export, format_of, write_whole
 
@@ -167,14 +169,14 @@ def export_run(
 
 
 def refuse_damaged(damaged: Sequence[str], target: Path) -> None:
-    """Raise `StoreError` after a file was written, where something that is damaged is not in it."""
+    """Raise `StoreError` after a file was written, if damaged records are missing from it."""
     if damaged:
         more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
         raise StoreError(f"{target} is written without what is damaged: {damaged[0]}{more}")
 
 
 def price_of_run(record: RunRecord) -> Price | None:
-    """What the run's tokens cost: as it was told, or as is known of its model; None where nobody knows."""
+    """Return the price of the run's tokens: as configured, or the known price of its model, else None."""
     from magistrate.engines.prices import Price, price_of
     from magistrate.runs.resume import SPEC
     from magistrate.runs.spec import DEFAULT

@@ -1,6 +1,6 @@
-"""`export_sft`: a judge of a stored run as chats to fine-tune a model on.
+"""`export_sft`: export a judge of a stored run as chats to fine-tune a model on.
 
-A chat is kept only if a person's label confirms the verdict.
+A chat is exported only if a human label confirms the verdict.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Messages = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One chat: what was asked, and the answer of `label`; `corrected` where the judge gave another."""
+    """One chat: the prompt, and the answer for `label`; `corrected` if the judge gave another label."""
 
     sample: Sample
     label: str
@@ -46,7 +46,7 @@ class Example:
     corrected: bool = False
 
     def line(self, judge: str) -> dict[str, Any]:
-        """The chat as it is written; texts that would read as special tokens are escaped and named."""
+        """Return the chat as it is written. Texts that look like special tokens are escaped and listed."""
         contents = [(role, *escaped(text)) for role, text in self.messages]
         sources = json.dumps(self.sample.sources or (self.sample.id,)).encode()
         return {
@@ -64,7 +64,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is in the files: `n_train` and `n_test` chats, how many `corrected`; `left_out` counts reasons."""
+    """The written files: `n_train` and `n_test` chats, how many `corrected`; `left_out` counts by reason."""
 
     files: tuple[Path, ...]
     n_train: int
@@ -78,10 +78,11 @@ class Written:
 def examples(
     samples: Mapping[str, Sample], outcomes: Iterable[Outcome], judge: Judge, *, corrected: bool = False
 ) -> tuple[list[Example], dict[str, int]]:
-    """The chats of a judge's outcomes (with their steps), and how many gave none, by the reason.
+    """Return the chats of a judge's outcomes (with their steps), and how many outcomes gave none, by
+    reason.
 
-    With `corrected` a verdict that the label contradicts becomes a chat too: with the label's answer and
-    nothing of the judge's reasoning. Raises `SpecError` for a judge whose verdict is no model's answer.
+    With `corrected`, a verdict that the label contradicts becomes a chat too, with the label's answer and
+    none of the judge's reasoning. Raises `SpecError` for a judge whose verdict is not a model's answer.
     """
     asked = asked_of(judge)
     if asked.info.kind == "code":
@@ -114,8 +115,8 @@ def write_examples(
 ) -> Written:
     """Write the chats to `target`, and the share `test` of their contexts to `NAME.test.jsonl` beside it.
 
-    Chats about one context are never parted. Raises `SpecError` for another ending than `.jsonl` and for
-    files that are there, `InputError` where there is nothing to write, `StoreError` where it cannot be.
+    Chats about one context stay together. Raises `SpecError` for another suffix than `.jsonl` and for
+    existing files, `InputError` if there is nothing to write, `StoreError` if writing fails.
     """
     files = check_files(target, test=test, replace=replace)
     if not found:
@@ -141,7 +142,7 @@ def write_examples(
 
 
 def check_files(target: Path, *, test: float, replace: bool) -> tuple[Path, ...]:
-    """The files that will be written. Raises `SpecError` where they cannot be, or are there."""
+    """Return the files to write. Raises `SpecError` if they cannot be written or exist already."""
     if target.suffix.lower() != ".jsonl":
         raise SpecError(f"chats are written to a file named SOMETHING.jsonl, got {target.name!r}")
     if not 0 <= test < 1:
@@ -161,7 +162,7 @@ def _write(raw: IO[bytes], lines: Sequence[dict[str, Any]]) -> int:
 
 
 def _examples(sample: Sample, outcome: Outcome, judge: Judge, corrected: bool) -> list[Example] | str:
-    """The chats of one outcome, or why there are none."""
+    """Return the chats of one outcome, or the reason why there are none."""
     if not isinstance(outcome, Verdict):
         return missing(outcome)
     if sample.label is None:
@@ -183,19 +184,19 @@ def _examples(sample: Sample, outcome: Outcome, judge: Judge, corrected: bool) -
 
 
 def _chosen(sample: Sample, judge: Classify, steps: Sequence[Step]) -> list[Example] | str:
-    """The question with the word for the label, after the reason where that was given first."""
+    """Return the question with the word for the label, after the reasoning if that was written first."""
     choice = next((step for step in steps if "best" in step.result), None)
     if choice is None or sample.label is None:
         return "nothing was chosen"
     if judge.criterion.categories:
         return "it was asked once for each category"
     if judge.explain == "before" and choice.result["best"] != sample.label:
-        return DISAGREES  # a threshold has turned the verdict round, and its reason argues against it
+        return DISAGREES  # a threshold changed the label, so the reasoning argues against it
     return [Example(sample, sample.label, _chat(choice, _word(judge, choice, sample.label)))]
 
 
 def _word(judge: Classify, choice: Step, label: str) -> str:
-    """What is answered for a label; a letter is looked up, since labels may be shown in another order."""
+    """Return the answer for a label. A letter is looked up, since labels may be shown in another order."""
     found = next(each for each in judge.criterion.labels if each.name == label)
     if found.answers:
         return found.answers[0]
@@ -204,7 +205,7 @@ def _word(judge: Classify, choice: Step, label: str) -> str:
 
 
 def _corrected(sample: Sample, judge: Judge, first: Step) -> list[Example] | str:
-    """What was asked with the answer of the label; nothing of what the judge wrote is kept."""
+    """Return the prompt with the label's answer, without anything that the judge wrote."""
     assert sample.label is not None
     try:
         word = answer_of(judge)(sample, sample.label)
@@ -216,13 +217,13 @@ def _corrected(sample: Sample, judge: Judge, first: Step) -> list[Example] | str
 
 
 def _says(judge: Hallucination, step: Step, label: str) -> bool:
-    """Whether what was written is the label's answer: a calibration may have turned the verdict round."""
+    """Return whether the written answer matches the label; a calibration may have changed the verdict."""
     found = judge.constraint.parse(str(step.result["text"]).strip())
     return (float(found["score"]) >= judge.threshold) == (label == "hallucinated")
 
 
 def _chat(step: Step, answer: str) -> Messages:
-    """What was asked and answered; where the answer was begun in the prompt it is one message with it."""
+    """Return prompt and answer. If the prompt contains the start of the answer, both become one message."""
     *before, (role, text) = step.prompt
     if role != "assistant":
         return (*step.prompt, ("assistant", answer))
@@ -244,12 +245,12 @@ def export_sft(
     replace: bool = False,
     store: StorePlace | None = None,
 ) -> Written:
-    """Write what a judge was asked, with the answers that people's labels bear out, one chat a line.
+    """Write a judge's prompts with the answers that human labels confirm, one chat per line.
 
-    Kept is where its label is the person's; with `corrected` also where it is not, with the person's label
-    and no reasoning. The share `test` of contexts goes to a second file. `judge` is the one that is meant,
-    as an object where the run got one. Raises `SpecError` and `InputError` where nothing can be written,
-    and `StoreError` once it is written where something that is damaged in the store is left out.
+    A verdict is exported if its label is the human one; with `corrected` also if it is not, with the human
+    label and without reasoning. The share `test` of contexts goes to a second file. `judge` selects the
+    judge, as an object if the run got one. Raises `SpecError` and `InputError` if nothing can be written,
+    and, after writing, `StoreError` if damaged records of the store are left out.
     """
     path = Path(target)
     check_files(path, test=test, replace=replace)
@@ -268,7 +269,7 @@ def export_sft(
 
 
 def _known(record: RunRecord, name: str, given: str | Judge | None) -> Judge:
-    """The judge that a run asked, as it was then."""
+    """Return the judge of a run, as it was then."""
     if given is not None and not isinstance(given, str):
         found = given
     elif "judges" in objects_of(record):

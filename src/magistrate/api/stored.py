@@ -1,4 +1,4 @@
-"""Find a stored run and one of its judges, and read what the judge said."""
+"""Find a stored run and one of its judges, and read the judge's outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RunRef = Run | str
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """All that one judge said in one run, by sample id."""
+    """All outcomes of one judge in one run, by sample id."""
 
     record: RunRecord
     judge: str
@@ -35,17 +35,17 @@ class Judged:
 
     @property
     def scoring(self) -> Scoring | None:
-        """How the judge's scores are read; None where the run does not say."""
+        """How the judge's scores are read; None if the run does not state it."""
         return self.record.scoring.get(self.judge)
 
     @property
     def n_total(self) -> int:
-        """How many samples were to be judged."""
+        """The number of samples to judge."""
         return max(self.record.n_total or 0, len(self.samples))
 
 
 def record_of(run: RunRef, store: StorePlace | None = None) -> tuple[RunRecord, StorePlace]:
-    """The run and the store that it is in. Raises `SpecError` if there is none."""
+    """Return the record of a run and its store. Raises `SpecError` if there is none."""
     if isinstance(run, Run):
         return run.record, run.store
     place = store or default_store()
@@ -56,9 +56,9 @@ def record_of(run: RunRef, store: StorePlace | None = None) -> tuple[RunRecord, 
 
 
 def judged(run: RunRef, judge: str | None = None, store: StorePlace | None = None) -> Judged:
-    """What a judge said in a run; the only judge where none is named.
+    """Return a judge's outcomes in a run; by default those of the only judge.
 
-    Raises `SpecError` where there is no such run, where it has no such judge, or several and none is named.
+    Raises `SpecError` if there is no such run or judge, or if there are several judges and none is named.
     """
     record, place = record_of(run, store)
     chosen = one_judge(record.judges, judge, f"run {record.name or record.id}")
@@ -71,9 +71,9 @@ def judged(run: RunRef, judge: str | None = None, store: StorePlace | None = Non
 def judged_at(
     moment: Snapshot, chosen: Iterable[tuple[RunRecord, str]], contents: dict[str, Sample] | None = None
 ) -> list[Judged]:
-    """What several judges said, with labels, scores and codes only; a sample that runs share is read once.
+    """Return outcomes of several judges, with labels, scores and codes only. A shared sample is read once.
 
-    `contents` are samples by key that were read before, and those read now.
+    `contents` maps keys to samples that were read before; newly read ones are added.
     """
     contents = {} if contents is None else contents
     samples: dict[str, dict[str, Sample]] = {}

@@ -1,4 +1,4 @@
-"""`train_probe` and `train_stack`: from labelled data or stored runs to a judge in a folder."""
+"""`train_probe` and `train_stack`: train a judge, saved in a folder, on labelled data or stored runs."""
 
 from __future__ import annotations
 
@@ -61,12 +61,13 @@ async def atrain_probe(
     seed: int = 0,
     watcher: Callable[[int], None] = lambda done: None,
 ) -> tuple[Probed, dict[str, int]]:
-    """A probe of `engine`'s model fitted to the labelled samples of `data`, and what was left out, by reason.
+    """Train a probe of `engine`'s model on the labelled samples of `data`; also return what was left out,
+    by reason.
 
-    `data` are names and files as `magistrate.datasets.load` takes them, read as `mapping`, `labels` and
-    `max_unread` say; `sample` draws so many of each at random. The other options are those of `fit_probe`.
-    Raises `CapabilityError` for an engine that shows no hidden states, `DatasetError` where nothing is
-    labelled or too little can be read, and what `fit_probe` raises.
+    `data` are names and files for `magistrate.datasets.load`, read with `mapping`, `labels` and
+    `max_unread`. `sample` draws so many of each at random. The other options are those of `fit_probe`.
+    Raises `CapabilityError` for an engine without hidden states, `DatasetError` if nothing is labelled or
+    too little can be read, and what `fit_probe` raises.
     """
     require(engine.info, frozenset({"likelihood", "capture", "hidden_states"}), "a probe")
     left_out = dict.fromkeys((NO_LABEL, NO_OUTPUT, TOO_LONG, BAD_ROW), 0)
@@ -130,14 +131,14 @@ UNLABELLED = "no label faithful or hallucinated"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is weighed: a judge, or the text signal of this name (`judge` is None)."""
+    """A part of a stack: a judge, or the text signal of this name (`judge` is None)."""
 
     words: str
     judge: Judge | None = None
 
     @property
     def name(self) -> str:
-        """What it is called in the stack."""
+        """The name of the part in the stack."""
         return self.words if self.judge is None else self.judge.info.name
 
     @property
@@ -148,7 +149,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """How judges are asked: on `sample` samples of each set (None: all), drawn with `seed`."""
+    """How judges are run: on `sample` samples of each set (None: all), drawn with `seed`."""
 
     sample: int | None = None
     seed: int = 0
@@ -167,7 +168,7 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """The samples of one data set and, by the names of parts and by sample ids, what judges said of them."""
+    """The samples of one data set, and the outcomes of judges by part name and sample id."""
 
     dataset: str
     digest: str
@@ -180,7 +181,7 @@ class Labelled:
 
 
 def parts_of(of: Sequence[str]) -> list[Part]:
-    """The parts of these names. Raises `SpecError` for what cannot be one."""
+    """Return the parts of these names. Raises `SpecError` for what cannot be a part."""
     from magistrate.features.signals import SIGNALS
 
     if not of:
@@ -204,7 +205,7 @@ def parts_of(of: Sequence[str]) -> list[Part]:
 
 
 def replacing(parts: Sequence[Part], instead: Mapping[str, str]) -> dict[str, str]:
-    """By the names of parts, whose values are taken in training."""
+    """Return the specification of the judge that replaces a part in training, by part name."""
     known = {
         words: part.name for part in parts if part.judge is not None for words in (part.words, part.name)
     }
@@ -215,7 +216,7 @@ def replacing(parts: Sequence[Part], instead: Mapping[str, str]) -> dict[str, st
 
 
 def check_seen(parts: Sequence[Part], replaced: Mapping[str, str], source: str, seen: bool) -> None:
-    """Refuse a part that was trained on the data: what it says of labels it has seen is no measure of it."""
+    """Raise `SpecError` for a part that was trained on the data, since it knows the labels."""
     family = family_of(source)
     for part in parts:
         if part.judge is None:
@@ -230,11 +231,11 @@ def check_seen(parts: Sequence[Part], replaced: Mapping[str, str], source: str, 
             )
 
 
-# --- what they say --------------------------------------------------------------------------------
+# --- reading outcomes -----------------------------------------------------------------------------
 
 
 def asked_of(source: str | Path, parts: Sequence[Part], replaced: Mapping[str, str], how: Asking) -> Labelled:
-    """One data set judged by all judges of the stack, or only read where it has none."""
+    """Run all judges of the stack on one data set, or only read it if the stack has none."""
     from magistrate.api.evaluate import evaluate
 
     drawn: dict[str, Any] = {"mapping": dict(how.mapping or {}), "sample": how.sample, "seed": how.seed}
@@ -266,7 +267,7 @@ def asked_of(source: str | Path, parts: Sequence[Part], replaced: Mapping[str, s
 
 
 def stored_of(run: RunRef, parts: Sequence[Part], store: StorePlace | None) -> Labelled:
-    """What the judges of a stored run said; raises `SpecError` where one of the parts is not among them."""
+    """Return the outcomes of a stored run's judges. Raises `SpecError` if a part is not among them."""
     record, place = record_of(run, store)
     names = [part.name for part in parts if part.judge is not None]
     if missing := [name for name in names if name not in record.judges]:
@@ -277,7 +278,7 @@ def stored_of(run: RunRef, parts: Sequence[Part], store: StorePlace | None) -> L
 
 
 def _labelled(run: Run, judges: Mapping[str, str], parts: Sequence[Part]) -> Labelled:
-    """What the judges of a run said, under the names of the parts that they stand for."""
+    """Return the outcomes of a run's judges, under the names of the parts that they stand for."""
     record = run.record
     said: dict[str, dict[str, Outcome]] = {name: {} for name in judges}
     by_judge = {judge: name for name, judge in judges.items()}
@@ -292,7 +293,9 @@ def _labelled(run: Run, judges: Mapping[str, str], parts: Sequence[Part]) -> Lab
 def table_of(
     parts: Sequence[Part], found: Sequence[Labelled]
 ) -> tuple[Table, list[list[Sample]], dict[str, int]]:
-    """All that has a label and a value of every judge; the samples of each set, and what is left out."""
+    """Return the samples with a label and all judges' values as a table, those of each set, and what is
+    left out.
+    """
     import numpy as np
 
     rows, used, left_out = list[list[float]](), list[list[Sample]](), Counter[str]()
@@ -327,7 +330,7 @@ def table_of(
 
 
 def _row(parts: Sequence[Part], each: Labelled, sample: Sample) -> list[float] | str:
-    """What the parts say of a sample, or why it is left out."""
+    """Return the values of the parts for a sample, or the reason why it is left out."""
     from magistrate.features.signals import readings
 
     if sample.label not in KNOWN:
@@ -357,7 +360,7 @@ ASKING = Asking()
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """A stack that was fitted (`fit`), as it is written down (`file`), and what was left out, by reason."""
+    """A fitted stack (`fit`), the content of its file (`file`), and what was left out, by reason."""
 
     fit: StackFit
     file: StackFile
@@ -365,7 +368,7 @@ class Stacked:
     folders: Mapping[str, Path]
 
     def save(self, folder: str | Path, *, replace: bool = False) -> Path:
-        """Write the folder, for `--judge stack:FOLDER`; answers its path."""
+        """Write the folder, for `--judge stack:FOLDER`, and return its path."""
         from magistrate.judges.stack_folder import write_stack
         from magistrate.report.training import card
 
@@ -374,7 +377,7 @@ class Stacked:
         return path
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as plain values; `stack` is what the folder's file holds."""
+        """Return the metrics as plain values; `stack` is the content of the folder's file."""
         return {
             **self.fit.to_dict(),
             "left_out_samples": dict(self.left_out),
@@ -400,14 +403,14 @@ def train_stack(
     seen: bool = False,
     how: Asking = ASKING,
 ) -> Stacked:
-    """Weigh judges and text signals (`signal:NAME`) against each other on labelled data and stored runs.
+    """Fit weights of judges and text signals (`signal:NAME`) on labelled data and stored runs.
 
-    `of` names the parts. `data` are files and sets; judges are asked on them as `how` says, and the runs
-    kept. `runs` are stored runs whose judges have the names of the parts. `instead` says for a part by which
-    judge its training values are made, `{family}` standing for the family of the data: a part that was
-    trained itself must not be weighed on labels that it has seen, which is refused unless `seen`. `positive`
-    allows no weight below zero; `base_rate` is the share of the hallucinated that is assumed in use. Raises
-    `InputError` for too few labels and `SpecError`.
+    `of` names the parts. `data` are files and sets; the judges are run on them as `how` states, and the
+    runs are stored. `runs` are stored runs whose judges have the names of the parts. `instead` maps a part
+    to the judge that computes its training values; `{family}` stands for the family of the data. A part
+    that was itself trained must not be weighted on labels that it has seen, which is refused unless `seen`
+    is set. `positive` allows no negative weights. `base_rate` is the share of hallucinated outputs assumed
+    in use. Raises `InputError` for too few labels and `SpecError`.
     """
     if not 0 < base_rate < 1:
         raise SpecError(f"a base rate must be in (0, 1), got {base_rate}")
@@ -427,7 +430,7 @@ def train_stack(
     return Stacked(fitted, file, left_out, folders)
 
 
-# --- what is written down -------------------------------------------------------------------------
+# --- saving a stack -------------------------------------------------------------------------------
 
 
 def _described(
@@ -437,7 +440,7 @@ def _described(
     used: Sequence[Sequence[Sample]],
     base_rate: float,
 ) -> tuple[StackFile, dict[str, Path]]:
-    """The file of a stack, and the folders of its parts that go with it."""
+    """Return the file of a stack, and the folders of parts to save with it."""
     from magistrate.judges.folders import ModelPart
     from magistrate.judges.stack_folder import DataFile, PartFile, StackFile
 
@@ -513,9 +516,9 @@ def _end(values: Any, which: str) -> float:
 
 
 def kept(words: str, number: int) -> tuple[str, Path | None]:
-    """A judge's words as a stack keeps them, and the folder that it lies in, which the stack takes along.
+    """Return a judge's specification as a stack stores it, and the folder that is copied into the stack.
 
-    Other paths become whole: what lies elsewhere stays there.
+    Other paths become absolute; their targets are not copied.
     """
     from magistrate.judges.stack_folder import HERE, PARTS
     from magistrate.runs.spec import whole

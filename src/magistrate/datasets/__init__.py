@@ -1,4 +1,4 @@
-"""Samples from files, from named public sets and from memory, one at a time."""
+"""Read samples from files, from named public data sets and from memory, one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads files of labels: an id, the label that a person gave the sample, and perhaps their name."""
+"""Read files of human labels: a sample id, a label, and optionally the annotator's name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FIELDS = ("id", "label", "hallucination", "faithful", "annotator")
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """The labels that people gave, by sample id, in the order of the file.
+    """Human labels by sample id, in the order of the file.
 
-    `n_raters` is how many people there are: those named, else the most labels of one sample. `problems` are
-    rows that say nothing that can be read; `unknown` are ids and labels of those whose label is a word that
-    is not known. `unlabelled` are ids of rows without a label.
+    `n_raters` is the number of annotators: those named, or else the largest number of labels of one sample.
+    `problems` are the rows that cannot be read. `unknown` are the ids and labels of rows whose label is not
+    a known word. `unlabelled` are the ids of rows without a label.
     """
 
     votes: Mapping[str, tuple[str, ...]]
@@ -51,13 +51,15 @@ def read_annotations(
     labels: Mapping[str, str] | None = None,
     max_unread: float = MAX_UNREAD,
 ) -> Annotations:
-    """The labels in a file; columns go by the names that data sets use for `id` and `label`.
+    """Read the labels in a file. Columns are recognized by the names that data sets use for `id` and
+    `label`.
 
-    `known` are the labels that a judge gives. A word among them is taken as it is; else, where they are
-    faithful and hallucinated or there are none, it is read as data sets are, and any other word is a problem;
-    else it is a label of its own. Several rows of one id are several people. `mapping` (field to column) wins
-    over known names; `labels` says what values mean, as `check_labels` answers it. Raises `DatasetError`
-    where no row or fewer than `max_unread` allows can be read, or where one annotator contradicts themselves.
+    `known` are the labels that a judge gives; a word among them is used as it is. If there are only
+    faithful and hallucinated, or none, other words are read as data sets read them, and unknown words are
+    problems. Otherwise another word is a label of its own. Several rows of one id come from several
+    annotators. `mapping` (field to column) takes precedence over known names. `labels` gives the meaning of
+    values, as returned by `check_labels`. Raises `DatasetError` if no row or too few rows (see
+    `max_unread`) can be read, or if an annotator contradicts themselves.
     """
     fields = dict(mapping or {})
     if wrong := [name for name in fields if name not in FIELDS]:
@@ -89,7 +91,7 @@ def read_annotations(
 
 
 def _nothing(found: _Reading, shown: str) -> str:
-    """The message for a file that labels no sample: its columns, what may be wrong, what it takes."""
+    """Return the error message for a file that labels no sample: its columns and what is required."""
     told = f"no row of {shown} gives a sample's id and a label"
     if found.problems:
         told += f"; {found.problems[0]}"
@@ -115,7 +117,7 @@ def _add(
     known: Collection[str],
     labels: Mapping[str, str] | None,
 ) -> None:
-    """One row's vote; RowError where it cannot be read."""
+    """Add the vote of one row. Raises RowError if it cannot be read."""
     claimed = _columns(row.values, fields)
     if "id" not in claimed:
         raise RowError("no column gives the id of a sample")
@@ -151,7 +153,7 @@ def _add(
 
 
 def _columns(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
-    """The column that gives each field, and its value."""
+    """Return the column that gives each field, and its value."""
     claimed: dict[str, tuple[str, Any]] = {}
     for name, column in fields.items():
         if column not in values:

@@ -1,7 +1,7 @@
-"""Converters of the files that public sets publish to rows of the layout in `MAGISTRATE_DATA_DIR`.
+"""Convert the files of public data sets into rows of the layout in `MAGISTRATE_DATA_DIR`.
 
-Each converter takes the downloaded files and gives rows `{id, dataset, task, question, context, answer,
-label, meta}`, with the ids that the local layout has.
+Each converter takes the downloaded files and yields rows
+`{id, dataset, task, question, context, answer, label, meta}`, with the same ids as the local layout.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ BEGIN_DOMAINS = {"cmu": "cmu-dog", "tc": "topicalchat"}
 
 
 def halueval_qa(paths: Sequence[Path]) -> Rows:
-    """The `qa_samples` view of HaluEval: one of the two answers of each item.
+    """Convert the `qa_samples` view of HaluEval: one of the two answers of each item.
 
-    The generator is seeded with 42; per item in file order a draw above .5 takes the hallucinated one.
+    The random generator is seeded with 42. For each item, in file order, a draw above .5 selects the
+    hallucinated answer.
     """
     return _halueval(paths[0], "qa", "answer", context="knowledge", question="question")
 
 
 def halueval_qa_article200(paths: Sequence[Path]) -> Rows:
-    """The 200 items of the structured-generation article: 100 a class, hallucinated first.
+    """Convert the 200 items of the structured-generation article: 100 per class, hallucinated first.
 
-    They are what `DataFrame.sample(100, random_state=42)` takes of each class of the 10,000 rows; that
-    is numpy's legacy generator, whose stream numpy promises not to change, so no data frame is needed.
+    They are those that `DataFrame.sample(100, random_state=42)` takes from each class of the 10,000 rows.
+    This uses numpy's legacy generator, whose stream numpy promises not to change, so no data frame is
+    needed.
     """
     import numpy
 
@@ -62,7 +64,7 @@ def halueval_qa_article200(paths: Sequence[Path]) -> Rows:
 
 
 def summedits(paths: Sequence[Path]) -> Rows:
-    """SummEdits: one file a domain, label 1 for a summary that is consistent with its document."""
+    """Convert SummEdits: one file per domain; label 1 means that the summary is consistent."""
     for path in paths:
         domain = path.stem.removeprefix("summedits_")
         for row in open_file(path).rows():
@@ -90,7 +92,7 @@ def summedits(paths: Sequence[Path]) -> Rows:
 
 
 def begin(paths: Sequence[Path]) -> Rows:
-    """BEGIN's development files: tab-separated, unquoted; replies labelled generic are left out."""
+    """Convert BEGIN's development files (tab-separated, unquoted). Replies labelled generic are left out."""
     for path in paths:
         with path.open(encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -118,13 +120,13 @@ def begin(paths: Sequence[Path]) -> Rows:
 
 
 def halueval_dialogue(paths: Sequence[Path]) -> Rows:
-    """HaluEval's dialogues, sampled as its questions are; what was said before is in the messages."""
+    """Convert HaluEval's dialogues, sampled like its questions. The earlier turns become messages."""
     rows = _halueval(paths[0], "dialogue", "response", context="knowledge", question="dialogue_history")
     return (with_messages(row, "question") for row in rows)
 
 
 def halueval_summarization(paths: Sequence[Path]) -> Rows:
-    """HaluEval's summaries, sampled as its questions are."""
+    """Convert HaluEval's summaries, sampled like its questions."""
     return _halueval(paths[0], "summarization", "summary", context="document")
 
 
@@ -150,7 +152,7 @@ def _halueval(path: Path, task: str, answer: str, **columns: str) -> Rows:
 
 
 def with_messages(row: Row | Problem, column: str) -> Row | Problem:
-    """A row whose `column` says `[Human]: … [Assistant]: …`, with these turns as messages instead."""
+    """Return the row with the turns `[Human]: … [Assistant]: …` in `column` replaced by messages."""
     if isinstance(row, Problem):
         return row
     values = dict(row.values)
@@ -163,20 +165,21 @@ def with_messages(row: Row | Problem, column: str) -> Row | Problem:
 
 
 def ragtruth_test(paths: Sequence[Path]) -> Rows:
-    """The test split of RAGTruth."""
+    """Convert the test split of RAGTruth."""
     return _ragtruth(paths, "test")
 
 
 def ragtruth_train(paths: Sequence[Path]) -> Rows:
-    """The training split of RAGTruth."""
+    """Convert the training split of RAGTruth."""
     return _ragtruth(paths, "train")
 
 
 def _ragtruth(paths: Sequence[Path], split: str) -> Rows:
-    """RAGTruth's responses joined with their sources; hallucinated is what has a span, of whatever kind.
+    """Join RAGTruth's responses with their sources. A response with any span, of whatever kind, is
+    hallucinated.
 
-    A record of business data becomes the context as JSON text. The prompts, which say the context
-    again, are left out.
+    A record of business data becomes the context as JSON text. The prompts, which repeat the context, are
+    left out.
     """
     responses, described = paths
     sources: dict[str, Mapping[str, Any]] = {}
@@ -233,7 +236,7 @@ def _response(row: Row, source: Mapping[str, Any]) -> Row | Problem:
 
 
 def halubench(paths: Sequence[Path]) -> Rows:
-    """HaluBench: questions over passages of six sets; PASS is faithful."""
+    """Convert HaluBench: questions over passages of six sets; PASS is faithful."""
     for row in open_file(paths[0]).rows():
         if isinstance(row, Problem):
             yield row
@@ -267,7 +270,7 @@ CONVERTERS: Mapping[str, Converter] = {
 
 
 def _not_text(row: Row, columns: Iterable[str]) -> str | None:
-    """A message if one of `columns` of the row has no text."""
+    """Return a message if one of `columns` of the row is not a text."""
     missing = [column for column in columns if not isinstance(row.values.get(column), str)]
     return f"{missing[0]} is not a text" if missing else None
 

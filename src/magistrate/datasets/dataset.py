@@ -1,7 +1,7 @@
-"""`Dataset`: samples that can be gone through again and again; `load` makes one of a name, a file, rows or a
-frame.
+"""`Dataset`, a re-iterable sequence of samples, and `load`, which opens one from a name, a file, rows or a
+data frame.
 
-`overview` says in numbers what a data set holds.
+`overview` computes summary statistics of a data set.
 """
 
 from __future__ import annotations
@@ -50,11 +50,10 @@ SampleSource = str | Path | Iterable[Any]
 
 @dataclass(eq=False, slots=True)
 class Dataset:
-    """Samples that can be iterated again and again, in the order of their source.
+    """Samples that can be iterated any number of times, in the order of their source.
 
-    Rows that cannot be read are in `problems` once an iteration has passed them; the others go on.
-    Iterating raises DatasetError if no row can be read and, at the end, if a greater share of the rows than
-    `max_unread` could not be read.
+    Rows that cannot be read are skipped and collected in `problems`. Iterating raises DatasetError if no
+    row can be read, or, at the end, if the share of unreadable rows exceeds `max_unread`.
     """
 
     name: str
@@ -62,8 +61,8 @@ class Dataset:
     mapping: Mapping[str, str] = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)
     need_output: bool = True
-    index: FrameIndex | None = None  # that of the pandas frame the samples came in
-    labels: Mapping[str, str] = field(default_factory=dict)  # what values of the label column mean
+    index: FrameIndex | None = None  # index of the pandas frame that the samples came from
+    labels: Mapping[str, str] = field(default_factory=dict)  # meaning of the values of the label column
     max_unread: float = 1.0
     _tally: Tally = field(default_factory=Tally, repr=False)
     _checked: bool = field(default=False, repr=False)
@@ -74,12 +73,12 @@ class Dataset:
 
     @property
     def problems(self) -> list[Problem]:
-        """The rows that could not be read, as far as iteration has come."""
+        """The unreadable rows that iteration has met so far."""
         return list(self._problems)
 
     @property
     def unread(self) -> Unread:
-        """How many of the rows that iteration has passed could not be read, and why."""
+        """The number of unreadable rows that iteration has met so far, with the reasons."""
         return self._tally.found()
 
     def mend(self) -> str:
@@ -87,9 +86,9 @@ class Dataset:
         return self._tally.mend()
 
     def check(self, max_unread: float = MAX_UNREAD) -> Unread:
-        """Go through all rows once and say how many cannot be read.
+        """Read all rows once and return how many cannot be read.
 
-        Raises DatasetError where that is a greater share than `max_unread`, or than the data set allows.
+        Raises DatasetError if their share exceeds `max_unread` or the data set's own limit.
         """
         if not self._checked:
             for _ in self:
@@ -99,7 +98,7 @@ class Dataset:
 
     @property
     def digest(self) -> str:
-        """sha256 (64 hexadecimal digits) of the source's bytes, the mapping and the selection."""
+        """The sha256 (64 hexadecimal digits) of the source's bytes, the mapping and the selection."""
         if self._digest is None:
             recipe = {
                 "rules": READING_RULES,
@@ -114,7 +113,7 @@ class Dataset:
 
     @property
     def size(self) -> int | None:
-        """At most how many samples come, for a progress bar: rows that cannot be read still count."""
+        """An upper bound on the number of samples, for a progress bar: unreadable rows are included."""
         if self._length is not None:
             return self._length
         if self._size is None:
@@ -123,7 +122,7 @@ class Dataset:
         return self._size
 
     def __len__(self) -> int:
-        """How many samples there are, once all have been read; TypeError before."""
+        """Return the number of samples. Raises TypeError until all of them have been read once."""
         if self._length is None:
             raise TypeError(f"{self.name} is read as a stream: its length is not known before it was read")
         return self._length
@@ -144,7 +143,7 @@ class Dataset:
         self._length, self._checked = number, True
 
     def _read(self) -> Iterator[Sample]:
-        """Every sample of the source, each with an id of its own."""
+        """Yield every sample of the source, each with a unique id."""
         kept = self.source.blanks if isinstance(self.source, MemorySource) else None
         ids, tally = _Ids(), Tally(before=kept or ())
         self._tally = tally
@@ -165,14 +164,14 @@ class Dataset:
             )
 
     def _nothing(self, of: str) -> str:
-        """The message if not one row can be read."""
+        """Return the error message for a source in which no row can be read."""
         advice = f"; {self._tally.mend()}" if self._tally.labels else ""
         return f"none of {of} rows of {self.name} can be read; {self._tally.first}{advice}"
 
     def _sample(self, row: Row) -> Sample | Problem:
         from magistrate.datasets.samples import to_sample
 
-        canonical = isinstance(self.source, MemorySource)  # its blank cells were counted before
+        canonical = isinstance(self.source, MemorySource)  # its blank cells are already counted
         try:
             return to_sample(
                 row.values,
@@ -188,7 +187,7 @@ class Dataset:
 
 
 class _Ids:
-    """Gives every sample an id that no earlier one has: `x`, `x~2`, `x~3`."""
+    """Makes sample ids unique by appending a number: `x`, `x~2`, `x~3`."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -206,7 +205,7 @@ class _Ids:
 
 @dataclass(frozen=True, slots=True)
 class MemorySource:
-    """Rows that are already here, as canonical rows; `blanks` says where their cells were blank."""
+    """Canonical rows in memory. `blanks` lists the blank cells that they had."""
 
     items: tuple[Row | Problem, ...]
     blanks: tuple[Blank, ...] = ()
@@ -238,16 +237,17 @@ def load(
     labels: Mapping[Any, str] | None = None,
     max_unread: float = 1.0,
 ) -> Dataset:
-    """The samples of a named set, a file, a set of the hub (`hf://OWNER/NAME`), `-` (JSONL from standard
+    """Load samples from a named set, a file, a set of the hub (`hf://OWNER/NAME`), `-` (JSONL from standard
     input), rows in memory, or a pandas or polars frame.
 
-    `mapping` says which column or dotted path gives a field; `view` picks one of a named set's, which
-    `NAME:VIEW` does too. `limit`, `sample`, `balance` and `seed` are those of `Selection`. With
-    `need_output=False` rows without an output are samples too, for a task to answer. `labels` says what the
-    values of the label column mean, such as `{"ok": "faithful", "bad": "hallucinated", "?": "unlabelled"}`.
-    A greater share of rows than `max_unread`, in [0, 1], that cannot be read is an error once all were gone
-    through; without it they are in `problems`, and a run of more than a tenth is refused. Raises SpecError
-    for what is not known and DatasetError for what cannot be read.
+    `mapping` maps a field to its column or dotted path. `view` selects a view of a named set, as
+    `NAME:VIEW` does. `limit`, `sample`, `balance` and `seed` are those of `Selection`. With
+    `need_output=False`, rows without an output are kept too, for a task to answer. `labels` maps values of
+    the label column to their meaning, such as
+    `{"ok": "faithful", "bad": "hallucinated", "?": "unlabelled"}`. `max_unread`, in [0, 1], is the share of
+    unreadable rows above which iteration raises once all rows have been read. Below it, the unreadable rows
+    are in `problems`; a run refuses more than a tenth. Raises SpecError for an unknown name or option and
+    DatasetError for a source that cannot be read.
 
     >>> [s.label for s in load([{"answer": "Bern", "knowledge": "Bern is old.", "label": "PASS"}])]
     ['faithful']
@@ -270,13 +270,13 @@ def load(
         raise SpecError(f"samples are a name, a path or a list of rows, got {type(source).__name__}")
     name = source.name if isinstance(source, Dataset) else "rows"
     memory = _in_memory(name, source if frame is None else frame, fields, meanings, limit, need_output)
-    # The rows are canonical by now, so the mapping has done its work; the digest is of what it gave.
+    # The mapping has already been applied to these canonical rows; the digest is computed from the result.
     index = source.index if isinstance(source, Dataset) else index_of_frame(source, fields)
     return Dataset(name, memory, {}, selection, need_output, index, max_unread=max_unread)
 
 
 def _meaning(dataset: Dataset, labels: Mapping[str, str]) -> Dataset:
-    """A data set read anew, with what the values of its labels mean."""
+    """Return a copy of the data set that reads its labels with these meanings."""
     if isinstance(dataset.source, MemorySource):
         raise SpecError("labels are said where rows are read: magistrate.load(rows, labels=…)")
     return Dataset(
@@ -324,7 +324,7 @@ def _in_memory(
     limit: int | None,
     need_output: bool,
 ) -> MemorySource:
-    """Rows read once and made canonical, so that they have a digest and can be gone through again."""
+    """Read rows once into canonical form, so that they can be hashed and iterated again."""
     from magistrate.datasets.samples import canonical, to_sample
 
     items: list[Row | Problem] = []
@@ -366,9 +366,9 @@ FIELDS = ("input", "context", "messages", "output", "expected", "alternatives", 
 
 @dataclass(frozen=True, slots=True)
 class FieldFacts:
-    """In how many samples a field is, and how long it is there in the median.
+    """How many samples have a field, and its median length in them.
 
-    Characters count over all parts of a field; None for fields that are no texts.
+    Characters are summed over all parts of a field. None for fields that are not text.
     """
 
     present: int
@@ -377,7 +377,7 @@ class FieldFacts:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`labels` counts every label, `metadata` every name in it; `fields` has those that any sample has."""
+    """Counts of labels and metadata names, and facts about the fields that at least one sample has."""
 
     n_samples: int
     labels: Mapping[str, int]
@@ -387,7 +387,7 @@ class Overview:
 
 
 def overview(samples: Iterable[Sample], *, first: int = FIRST) -> Overview:
-    """Go through the samples once; eight bytes are held for every text."""
+    """Summarize the samples in one pass. Uses eight bytes of memory per text."""
     present, labels, names = Counter[str](), Counter[str](), Counter[str]()
     lengths = {name: array("q") for name in FIELDS}
     shown: list[Sample] = []

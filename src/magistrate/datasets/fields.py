@@ -1,7 +1,7 @@
-"""The field names that other tools use, and the words they use for labels.
+"""The names that other tools use for fields and labels.
 
-A column name is compared in lower case with `_` between words, so `Retrieved Contexts`, `retrieved-contexts`
-and `retrievedContexts` are all `retrieved_contexts`.
+A column name is compared in lower case with `_` between words, so `Retrieved Contexts`,
+`retrieved-contexts` and `retrievedContexts` are all `retrieved_contexts`.
 """
 
 from __future__ import annotations
@@ -66,32 +66,32 @@ _FIELD_OF = {alias: field for field, aliases in ALIASES.items() for alias in ali
 
 
 def slot(field: str) -> str:
-    """The part of a sample that `field` fills: three fields give the label, each other one itself."""
+    """Return the part of a sample that `field` fills: three fields give the label, the others themselves."""
     return "label" if field in POLARITY else field
 
 
 @lru_cache(maxsize=4096)
 def field_of(column: str) -> str | None:
-    """The field that `column` is a known name of, or None."""
+    """Return the field that `column` is a known name of, or None."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column.strip())
     return _FIELD_OF.get(re.sub(r"[\s_\-]+", "_", words).lower())
 
 
 class UnknownLabel(ValueError):
-    """A value of a label column that does not say `faithful` or `hallucinated`."""
+    """A value of a label column that cannot be read as `faithful` or `hallucinated`."""
 
 
 def label_word(value: object) -> str:
-    """How the values of a label column are compared: case, blanks and the .0 of a number do not matter."""
+    """Normalize a label value for comparison: case, whitespace and the .0 of a number are ignored."""
     word = re.sub(r"[\s_]+", "-", str(value).strip().lower())
     return word.partition(".")[0] if re.fullmatch(r"-?\d+\.0+", word) else word
 
 
 def label_of(field: str, value: object, labels: Mapping[str, str] | None = None) -> str | None:
-    """`faithful`, `hallucinated` or None for what a label column says; case does not matter.
+    """Return `faithful`, `hallucinated` or None for the value of a label column; case is ignored.
 
-    `labels` says what values mean, as `check_labels` answers it. Raises UnknownLabel where the value is not
-    a known word, or does not say which way round it is.
+    `labels` gives the meaning of values, as returned by `check_labels`. Raises UnknownLabel if the value is
+    not a known word, or is a yes or no in a column that does not define what yes means.
     """
     word = "" if value is None else label_word(value)
     if not word:
@@ -111,7 +111,7 @@ def label_of(field: str, value: object, labels: Mapping[str, str] | None = None)
 
 
 def check_labels(labels: Mapping[Any, Any] | None) -> dict[str, str]:
-    """The meanings of label values, by their `label_word`; SpecError if `labels` is malformed."""
+    """Return the meanings of label values by `label_word`. Raises SpecError if `labels` is malformed."""
     checked: dict[str, str] = {}
     if labels is not None and not isinstance(labels, Mapping):
         raise SpecError(f"labels say what each value means, as in {{'ok': 'faithful'}}; got {_shown(labels)}")
@@ -132,7 +132,7 @@ def check_labels(labels: Mapping[Any, Any] | None) -> dict[str, str]:
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """`ok=faithful,bad=hallucinated` as a mapping; a value may hold commas. SpecError for anything else."""
+    """Parse `ok=faithful,bad=hallucinated`; a value may contain commas. SpecError for anything else."""
     pairs: dict[str, str] = {}
     place = 0
     while place < len(text) or not pairs:
@@ -149,7 +149,7 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 def check_mapping(mapping: Mapping[str, str] | None) -> dict[str, str]:
-    """`mapping` (field -> column or dotted path), or SpecError where it names no known field."""
+    """Return `mapping` (field -> column or dotted path). Raises SpecError if it names an unknown field."""
     checked = dict(mapping or {})
     for field, column in checked.items():
         if field not in ALIASES:
@@ -164,13 +164,13 @@ def check_mapping(mapping: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` where one of `known` is close to `word`, else nothing."""
+    """Return ` (did you mean 'x'?)` if one of `known` is close to `word`, else an empty text."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def plain(text: str, width: int = 60) -> str:
-    """Foreign text for a message: at most `width` characters, and none that a terminal would obey."""
+    """Return foreign text made safe for a message: at most `width` characters, no control characters."""
     text = text if len(text) <= width else text[: width - 1] + "…"
     return text if text.isprintable() else ascii(text)[1:-1]
 
@@ -180,7 +180,7 @@ def _shown(value: object) -> str:
 
 
 LOOKED_AT = 50  # samples
-LONG = 120  # characters, from which on a text may be a context whatever its column is called
+LONG = 120  # characters from which a text may be a context, whatever the name of its column
 WORDS = (
     *("context", "doc", "source", "passage", "article", "knowledge", "evidence", "background", "retriev"),
     *("chunk", "snippet", "reference", "paragraph", "excerpt", "material", "transcript"),
@@ -188,7 +188,7 @@ WORDS = (
 
 
 def like_context(samples: Iterable[Sample]) -> tuple[str, ...]:
-    """Columns or dotted paths that no field took and that look like a context, the best first."""
+    """Return unused columns or dotted paths that look like a context, the best first."""
     lengths: dict[str, list[int]] = {}
     outputs = [1]
     looked_at = list(islice(samples, LOOKED_AT))

@@ -1,8 +1,8 @@
-"""Files of samples: JSONL, CSV, JSON and Parquet, the first three plain or packed, one row at a time.
+"""Read files of samples one row at a time: JSONL, CSV, JSON (each plain or compressed) and Parquet.
 
-Spans of traces and logs of Inspect are known by what they hold, the latter by their suffix `.eval` too.
-All but a JSON list and spans are read as a stream: memory does not grow with the file. A row that cannot be
-read becomes a `Problem` with its file, line and reason, and the next ones go on; a file that cannot be read
+Spans of traces and logs of Inspect are recognized by their content, the latter also by the suffix `.eval`.
+All but JSON lists and spans are read as a stream, so memory does not grow with the file. A row that cannot
+be read becomes a `Problem` with its file, line and reason, and reading goes on. A file that cannot be read
 as a whole (missing, a folder, damaged, UTF-16) raises.
 """
 
@@ -32,9 +32,9 @@ PACKED = (".gz", ".zst")
 
 @contextmanager
 def unpacked(raw: io.BufferedReader, suffix: str, shown: str) -> Iterator[io.BufferedIOBase]:
-    """The bytes of an open file by its last suffix, which may be none of `PACKED`.
+    """Yield the bytes of an open file, decompressed by its suffix if that is one of `PACKED`.
 
-    DatasetError where they are damaged or cut short, also while they are read.
+    Raises DatasetError if they are damaged or cut short, also during reading.
     """
     match suffix.lower():
         case ".gz":
@@ -59,7 +59,7 @@ def _gzip(raw: BinaryIO, shown: str) -> Iterator[io.BufferedIOBase]:
 
 @contextmanager
 def _zstandard(raw: BinaryIO, shown: str) -> Iterator[io.BufferedIOBase]:
-    # Python has Zstandard of its own from 3.14 on.
+    # Python includes Zstandard from 3.14 on.
     import sys
 
     if sys.version_info >= (3, 14):
@@ -94,14 +94,14 @@ FORMATS: Mapping[str, Format] = {
     ".eval": "eval",
 }
 READABLE = "readable are .jsonl, .ndjson, .csv and .json, each also as .gz and .zst, and .parquet and .eval"
-UNPACKED = ("parquet", "eval")  # both are packed inside, and a packed copy cannot be read in parts
+UNPACKED = ("parquet", "eval")  # both are compressed inside; a compressed copy allows no random access
 HUB = "hf://"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 BOM = b"\xef\xbb\xbf"
 
 
 class Spool:
-    """A temporary copy of a stream, removed when it is no longer used."""
+    """A temporary copy of a stream, deleted when it is no longer used."""
 
     def __init__(self, stream: BinaryIO) -> None:
         import shutil
@@ -115,7 +115,7 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """A file of rows. `shown` is its name in messages, `stem` begins the ids of rows without one."""
+    """A file of rows. `shown` is its name in messages; ids of rows without one begin with `stem`."""
 
     path: Path
     format: Format
@@ -128,7 +128,7 @@ class FileSource:
         yield from gathered(self.objects()) if self.format in ("jsonl", "json") else self.objects()
 
     def objects(self) -> Iterator[Row | Problem]:
-        """The rows as they stand in the file, also where they are spans."""
+        """Yield the rows as they are in the file, even if they are spans."""
         with self.opened() as stream:
             match self.format:
                 case "jsonl":
@@ -159,7 +159,7 @@ class FileSource:
             return None if self._holds_spans(stream) else formats.count_jsonl(stream)
 
     def _holds_spans(self, stream: io.BufferedIOBase) -> bool:
-        """Whether the first row is a span: then it is not known yet how many traces there are."""
+        """Return whether the first row is a span. If so, the number of traces is not known in advance."""
         start = stream.tell()
         first = next(formats.jsonl(stream, self.shown, self.stem), None)
         stream.seek(start)
@@ -173,7 +173,7 @@ class FileSource:
 
     @contextmanager
     def opened(self) -> Iterator[io.BufferedIOBase]:
-        """The file's bytes, unpacked; DatasetError where they cannot be had or are not those of before."""
+        """Yield the file's decompressed bytes. Raises DatasetError if it cannot be read or has changed."""
         try:
             if _stamp(self.path) != self.stamp:
                 raise DatasetError(f"{self.shown} has changed since it was opened; load it again")
@@ -190,7 +190,7 @@ class FileSource:
 
 
 def open_file(name: str | Path) -> FileSource:
-    """The file at a path, read by its suffix; SpecError where there is none or it is of no known kind."""
+    """Return the file at a path, its format by suffix. SpecError if it is missing or of an unknown kind."""
     path = Path(name).expanduser()
     if path.is_dir():
         inside = sorted(child.name for child in path.iterdir() if format_of(child))
@@ -206,24 +206,24 @@ def open_file(name: str | Path) -> FileSource:
 
 
 def read_stdin() -> FileSource:
-    """JSONL from standard input, kept in a temporary file while it is used, so that it has a digest."""
+    """Read JSONL from standard input into a temporary file, so that it can be hashed and read again."""
     spool = Spool(sys.stdin.buffer)
     return FileSource(spool.path, "jsonl", "stdin", "stdin", _stamp(spool.path), spool)
 
 
 def looks_like_path(name: str) -> bool:
-    """Whether a word on the command line means a file rather than the name of a set."""
+    """Return whether a command-line argument is a file rather than the name of a set."""
     return not name.startswith(HUB) and (named_like_file(name) or _there(Path(name)))
 
 
 def named_like_file(name: str) -> bool:
-    """Whether a word has the form of a path or of a file's name, whatever is there."""
+    """Return whether a word has the form of a path or a file name, whether the file exists or not."""
     path = Path(name)
     return len(path.parts) > 1 or name.startswith(("~", ".")) or format_of(path) is not None
 
 
 def format_of(path: Path) -> Format | None:
-    """The format of a file by its name; None if it is not known."""
+    """Return the format of a file by its name, or None if it is not known."""
     suffixes = _suffixes(path)
     kind = FORMATS.get(suffixes[0].lower()) if suffixes else None
     return None if kind in UNPACKED and len(suffixes) > 1 else kind
@@ -232,7 +232,7 @@ def format_of(path: Path) -> Format | None:
 def _there(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # too long for the file system, a folder closed to us, a NUL character
+    except (OSError, ValueError):  # name too long, folder without permission, NUL character
         return False
 
 

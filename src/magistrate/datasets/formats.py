@@ -1,7 +1,7 @@
-"""The rows of JSONL, CSV, JSON and Parquet files; Parquet needs the extra `parquet`.
+"""Parse the rows of JSONL, CSV, JSON and Parquet files. Parquet needs the extra `parquet`.
 
-A line that cannot be read becomes a `Problem` with its file, line and reason, and the next ones go on.
-`shown` is the file's name in messages, `stem` begins the ids of rows without one.
+A line that cannot be read becomes a `Problem` with its file, line and reason, and reading goes on. `shown`
+is the file's name in messages; ids of rows without one begin with `stem`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from magistrate.errors import DatasetError, MissingExtra
 
 LONGEST_LINE = (
     16 << 20
-)  # bytes of a line, and characters of a cell: a packed file of 2 MB can hold one of 2 GB
+)  # bytes of a line, and characters of a cell: a compressed file of 2 MB can contain a line of 2 GB
 LARGEST_WHOLE = 128 << 20  # bytes of a JSON file that is read at once
 TOO_LONG = f"it is longer than {LONGEST_LINE >> 20} MiB; leave out what no judge reads, or split it"
 BIG_EXPONENT = re.compile(rb"\d[eE]\+?\d{3}")
 
 
 class CsvReader(Protocol):
-    """The type of what `csv.reader` returns, which has no public name."""
+    """The type of the objects that `csv.reader` returns, which has no public name."""
 
     line_num: int
 
@@ -40,8 +40,8 @@ class CsvReader(Protocol):
 
 @contextmanager
 def text(stream: io.BufferedIOBase) -> Iterator[io.TextIOWrapper]:
-    """The lines of a stream, line ends kept."""
-    # Bytes that are no UTF-8 come through as lone surrogates, so that one bad cell spoils one row.
+    """Open a stream as text lines, with line ends kept."""
+    # Invalid UTF-8 bytes become lone surrogates, so that one bad cell spoils only one row.
     csv.field_size_limit(LONGEST_LINE)
     lines = io.TextIOWrapper(cast(BinaryIO, stream), encoding="utf-8", errors="surrogateescape", newline="")
     try:
@@ -51,7 +51,7 @@ def text(stream: io.BufferedIOBase) -> Iterator[io.TextIOWrapper]:
 
 
 def parse(line: bytes) -> Mapping[str, Any]:
-    """The object on one line of JSON; ValueError with a short reason."""
+    """Parse the object on one line of JSON. Raises ValueError with a short reason."""
     from pydantic_core import from_json
 
     try:
@@ -75,7 +75,7 @@ def parse(line: bytes) -> Mapping[str, Any]:
 
 
 def check_unique(pairs: list[tuple[str, Any]]) -> None:
-    """Raise ValueError for a key that stands twice in an object: which value is meant cannot be known."""
+    """Raise ValueError if an object has the same key twice, since it is unclear which value is meant."""
     seen = set[str]()
     for key, _ in pairs:
         if key in seen:
@@ -84,7 +84,7 @@ def check_unique(pairs: list[tuple[str, Any]]) -> None:
 
 
 def bounded_lines(stream: io.BufferedIOBase) -> Iterator[bytes | None]:
-    """The lines of a stream; None for one of more than `LONGEST_LINE` bytes, which is passed over."""
+    """Yield the lines of a stream. A line of more than `LONGEST_LINE` bytes is skipped and yields None."""
     while line := stream.readline(LONGEST_LINE + 1):
         if len(line) <= LONGEST_LINE or line.endswith(b"\n"):
             yield line
@@ -96,7 +96,7 @@ def bounded_lines(stream: io.BufferedIOBase) -> Iterator[bytes | None]:
 
 
 def bounded_whole(stream: io.BufferedIOBase, shown: str) -> bytes:
-    """All that is left of a stream. Raises `DatasetError` for more than `LARGEST_WHOLE` bytes."""
+    """Return the rest of a stream. Raises `DatasetError` if it has more than `LARGEST_WHOLE` bytes."""
     held = stream.read(LARGEST_WHOLE + 1)
     if len(held) > LARGEST_WHOLE:
         raise DatasetError(
@@ -107,7 +107,7 @@ def bounded_whole(stream: io.BufferedIOBase, shown: str) -> bytes:
 
 
 class _BoundedText:
-    """The lines of a text for `csv.reader`; one that is too long raises, and the next ones go on."""
+    """Text lines for `csv.reader`. A line that is too long raises; reading can continue after it."""
 
     def __init__(self, lines: io.TextIOWrapper) -> None:
         self.lines = lines
@@ -128,7 +128,7 @@ class _BoundedText:
 
 
 def jsonl(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
-    """One object a line."""
+    """Yield the rows of a file with one JSON object per line."""
     for number, raw in enumerate(bounded_lines(stream), 1):
         if raw is None:
             yield Problem(shown, number, TOO_LONG)
@@ -143,7 +143,7 @@ def jsonl(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Pr
 
 
 def csv_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
-    """A header and cells, parted by commas, or by semicolons or tabs where the header has no comma."""
+    """Yield the rows under a header, separated by commas, or by semicolons or tabs if it has no comma."""
     with text(stream) as lines:
         try:
             reader = _reader(_BoundedText(lines), strict=True)
@@ -153,7 +153,7 @@ def csv_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row |
 
 
 def _reader(lines: Iterable[str], *, strict: bool) -> CsvReader:
-    """A reader that parts cells as the first line that holds anything does."""
+    """Return a CSV reader whose separator is detected from the first line that is not blank."""
     rest, seen = iter(lines), list[str]()
     for line in rest:
         seen.append(line)
@@ -218,9 +218,10 @@ def _undecoded(row: Mapping[str, str]) -> str | None:
 
 
 def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
-    """A JSON list of objects; a file of one object a line is read as JSONL whatever its name.
+    """Yield the rows of a JSON list of objects. A file with one object per line is read as JSONL despite
+    its name.
 
-    One object over several lines is a row where it is an export of spans.
+    A single object over several lines is accepted if it is an export of spans.
     """
     from pydantic_core import from_json
 
@@ -250,7 +251,7 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
 
 
 def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
-    """The only object of a file, which is an export of spans; DatasetError where it is not."""
+    """Return the only object of a file as a row. Raises DatasetError if it is not an export of spans."""
     from pydantic_core import from_json
 
     from magistrate.datasets.spans.span import is_span
@@ -267,18 +268,18 @@ def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
 
 
 def count_jsonl(stream: io.BufferedIOBase) -> int:
-    """How many lines hold something."""
+    """Return the number of lines that are not blank."""
     return sum(1 for line in bounded_lines(stream) if line is None or line.strip())
 
 
 def count_csv(stream: io.BufferedIOBase) -> int:
-    """How many rows stand under the header."""
+    """Return the number of rows under the header."""
     with text(stream) as lines:
         return max(0, sum(1 for _ in _counted(_BoundedText(lines))) - 1)
 
 
 def _counted(lines: Iterable[str]) -> Iterator[None]:
-    """One for each row that holds something, also where it cannot be read."""
+    """Yield once for each row that is not blank, even if it cannot be read."""
     try:
         reader = _reader(lines, strict=False)
     except csv.Error:
@@ -294,17 +295,18 @@ def _counted(lines: Iterable[str]) -> Iterator[None]:
 
 
 ROWS_AT_ONCE = 200
-LARGEST_PACKED = 1 << 30  # bytes of a column's part that is much smaller while it is packed
-BOMB_RATIO = 200  # times smaller: texts are packed to a tenth, bombs to a thousandth
-READ_AHEAD = 1 << 18  # bytes of each column; without it a whole row group is read, perhaps the whole file
+LARGEST_PACKED = 1 << 30  # bytes of an unpacked column chunk; larger ones must not exceed BOMB_RATIO
+BOMB_RATIO = 200  # compression ratio: texts shrink to a tenth, decompression bombs to a thousandth
+READ_AHEAD = 1 << 18  # bytes per column; without it a whole row group is read, perhaps the whole file
 
 
 def parquet_rows(path: Path, shown: str, stem: str) -> Iterator[Row | Problem]:
-    """The rows of a file, lists of structs as lists of objects; DatasetError where it is damaged or a bomb.
+    """Yield the rows of a file, with lists of structs as lists of objects. DatasetError if it is damaged or
+    a bomb.
 
-    A row of more than `LONGEST_LINE` bytes is one that cannot be read.
+    A row of more than `LONGEST_LINE` bytes becomes a problem.
 
-    `shown` is the file's name in messages, `stem` begins the ids of rows without one.
+    `shown` is the file's name in messages; ids of rows without one begin with `stem`.
     """
     with _open_parquet(path, shown) as file:
         number = 0
@@ -321,7 +323,7 @@ def parquet_rows(path: Path, shown: str, stem: str) -> Iterator[Row | Problem]:
 
 
 def count_parquet(path: Path, shown: str) -> int:
-    """How many rows the file says that it has."""
+    """Return the number of rows in the file's metadata."""
     with _open_parquet(path, shown) as file:
         return int(file.metadata.num_rows)
 
@@ -348,9 +350,10 @@ def _open_parquet(path: Path, shown: str) -> Iterator[Any]:
 
 
 def _rows_at_once(file: Any, shown: str) -> int:
-    """So few rows that they fit into memory even if each holds the longest text of its column.
+    """Return a batch size that fits into memory even if each row has the longest text of its column.
 
-    A text that many rows share is in the file once. Raises `DatasetError` for a part that is a bomb.
+    A text that many rows share is in the file once. Raises `DatasetError` for a column chunk that is a
+    bomb.
     """
     groups = [file.metadata.row_group(each) for each in range(file.metadata.num_row_groups)]
     parts = [group.column(each) for group in groups for each in range(group.num_columns)]
@@ -366,7 +369,7 @@ def _rows_at_once(file: Any, shown: str) -> int:
 
 
 def _dicts(batch: Any) -> Iterator[dict[str, Any] | ValueError]:
-    """The rows of a batch; where one cannot be made Python values, its error in its place."""
+    """Yield the rows of a batch. A row that cannot be converted to Python values yields its error instead."""
     if batch.nbytes > LONGEST_LINE:
         for place in range(batch.num_rows):
             too_long = batch.slice(place, 1).nbytes > LONGEST_LINE
@@ -375,7 +378,7 @@ def _dicts(batch: Any) -> Iterator[dict[str, Any] | ValueError]:
     try:
         yield from batch.to_pylist(maps_as_pydicts="strict")
     except (ValueError, KeyError, OverflowError):
-        # A text that is no UTF-8 or a moment too fine for Python spoils its own row only.
+        # Invalid UTF-8 or a timestamp too fine for Python spoils only its own row.
         for place in range(batch.num_rows):
             yield _single_row(batch, place)
 

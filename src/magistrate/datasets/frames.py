@@ -1,7 +1,7 @@
-"""The rows of pandas and polars frames that a program passes in; neither library is imported before it is
-needed.
+"""Read the rows of pandas and polars frames. Neither library is imported before it is needed.
 
-The index of a pandas frame is kept with its samples as a `FrameIndex`, so that results find back to its rows.
+The index of a pandas frame is kept with its samples as a `FrameIndex`, so that results can be matched to
+its rows.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ KEYS = ("index", "frame_index", "index_of_the_frame")
 
 @dataclass(frozen=True, slots=True)
 class FrameIndex:
-    """The levels of an index: their names, None for one without, and their types in pandas' words.
+    """The levels of a pandas index: their names (None for an unnamed level) and their pandas dtypes.
 
-    Where a row stood is in its sample's metadata under `key`, a list where there are several levels. None is
-    for an index that counts from 0 over rows whose ids count from 1 (`rows-1`).
+    The index value of a row is stored in its sample's metadata under `key`, as a list if there are several
+    levels. `key` is None for an index that counts from 0 over rows whose ids count from 1 (`rows-1`).
     """
 
     names: tuple[str | None, ...]
@@ -37,25 +37,25 @@ class FrameIndex:
 
     @classmethod
     def of(cls, index: Any, key: str | None) -> FrameIndex:
-        """The `FrameIndex` of a pandas index."""
+        """Return the `FrameIndex` of a pandas index."""
         levels = index.levels if index.nlevels > 1 else [index]
         names = tuple(None if name is None else str(name) for name in index.names)
         return cls(names, tuple(map(_kind, levels)), key)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> FrameIndex:
-        """The `FrameIndex` that `plain` wrote."""
+        """Restore the `FrameIndex` that `plain` wrote."""
         return cls(tuple(plain["names"]), tuple(plain["kinds"]), plain["key"])
 
     def plain(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         return {"names": list(self.names), "kinds": list(self.kinds), "key": self.key}
 
     def again(self, samples: Iterable[Sample]) -> pandas.Index:
-        """The index of a frame with one row for each of the samples.
+        """Return the index of a frame with one row per sample.
 
-        Numbers, texts, truth values, dates and times come back as they were; what JSON has no word for is a
-        text. A sample that was not in the frame has None.
+        Numbers, texts, booleans, dates and times are restored with their types. Values that JSON cannot
+        represent come back as text. A sample that was not in the frame gets None.
         """
         import pandas
 
@@ -74,13 +74,13 @@ class FrameIndex:
 
 
 def key_for(taken: Iterable[str]) -> str | None:
-    """The first of `KEYS` that is not taken by a column."""
+    """Return the first of `KEYS` that no column uses, or None."""
     others = set(taken)
     return next((key for key in KEYS if key not in others), None)
 
 
 def plain_key(value: Any) -> Any:
-    """A value of an index as a JSON value; a text where JSON has no word for it."""
+    """Return an index value as a JSON value, or as text if JSON cannot represent it."""
     try:
         return [plain_key(part) for part in value] if isinstance(value, tuple) else json_value(value)
     except ValueError:
@@ -88,12 +88,12 @@ def plain_key(value: Any) -> Any:
 
 
 def _kind(level: Any) -> str:
-    """The type of a level; `date` where it holds days as Python has them."""
+    """Return the dtype of a level, or `date` if it contains Python dates."""
     return "date" if level.inferred_type == "date" else str(level.dtype)
 
 
 def _level(values: Sequence[Any], kind: str) -> pandas.Index:
-    """The values as a level of this type; as they are where they do not fit it."""
+    """Return the values as an index level of this dtype, or unchanged if they do not fit it."""
     import pandas
 
     try:
@@ -109,11 +109,11 @@ def _level(values: Sequence[Any], kind: str) -> pandas.Index:
 
 
 def rows_of_frame(source: object, name: str, mapping: Mapping[str, str]) -> Iterator[Row | Problem] | None:
-    """The rows of a frame, or None where `source` is none.
+    """Return the rows of a frame, or None if `source` is not a frame.
 
-    A pandas frame's index gives the ids, unless it only counts from 0 or a column gives them; then an
-    index that has a name is a column more. Where a row stood, `index_of_frame` says how to find. DatasetError
-    where two columns have one name.
+    The index of a pandas frame gives the ids, unless it only counts from 0 or a column gives them. In the
+    latter case a named index becomes another column. `index_of_frame` returns how to find the rows again.
+    Raises DatasetError if two columns have the same name.
     """
     # A program that has a frame has imported its library.
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
@@ -128,7 +128,7 @@ def rows_of_frame(source: object, name: str, mapping: Mapping[str, str]) -> Iter
 
 
 def index_of_frame(source: object, mapping: Mapping[str, str]) -> FrameIndex | None:
-    """How the samples of `rows_of_frame` remember where they stood, None for what is no pandas frame."""
+    """Return how the samples of `rows_of_frame` record their row; None if `source` is no pandas frame."""
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(source, pandas.DataFrame):
         return None
@@ -140,7 +140,7 @@ def index_of_frame(source: object, mapping: Mapping[str, str]) -> FrameIndex | N
 
 
 def _counts(index: Any, pandas: Any) -> bool:
-    """Whether an index says no more than the number of the row."""
+    """Return whether an index contains only the row numbers."""
     return isinstance(index, pandas.RangeIndex) and index.start == 0 and index.step == 1
 
 
@@ -173,7 +173,7 @@ def _of_pandas(frame: Any, pandas: Any, name: str, mapping: Mapping[str, str]) -
 
 
 def _word(key: Any) -> str:
-    """A label of an index or a column as one text."""
+    """Return a label of an index or a column as one text."""
     return "/".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 

@@ -1,14 +1,14 @@
-"""Data over the network: sets of the Hugging Face hub by `hf://` addresses, and pinned files of public sets.
+"""Download data: sets of the Hugging Face hub by `hf://` addresses, and pinned files of public sets.
 
-`hf://datasets/OWNER/NAME[@REVISION]/path/file.parquet` is one file of a set, in any format that is read.
-`hf://OWNER/NAME[@REVISION][:CONFIG][/SPLIT]` are the rows of a set in the Parquet files that the hub makes of
-every public one. A branch or tag is resolved to its commit first, and the name of what was opened holds that
-commit, so that it reads the same bytes later, too. This needs the extra `hub`. Files are kept under
+`hf://datasets/OWNER/NAME[@REVISION]/path/file.parquet` is one file of a set, in any supported format.
+`hf://OWNER/NAME[@REVISION][:CONFIG][/SPLIT]` are the rows of a set, from the Parquet files that the hub
+makes of every public set. A branch or tag is resolved to its commit first. The returned name contains that
+commit, so that it reads the same bytes later. This needs the extra `hub`. Files are kept under
 `datasets/hub` in `MAGISTRATE_HOME`; `HF_ENDPOINT` names a mirror.
 
-`fetch` gets one file of a public git repository or hub data set at a pinned commit, once, and keeps it. A
-commit id pins the content as far as the hosting is honest. If the catalogue has no sha256 of its own, the
-hash of the first download is recorded beside the file, and anything else is refused from then on.
+`fetch` downloads one file of a public git repository or hub data set at a pinned commit, once, and keeps
+it. A commit id pins the content only if the host is honest. If the catalogue has no sha256, the hash of the
+first download is recorded beside the file, and any other content is rejected from then on.
 `MAGISTRATE_GIT_RAW` replaces the address that `/OWNER/REPOSITORY/COMMIT/PATH` is appended to.
 """
 
@@ -49,7 +49,7 @@ SECONDS = 60.0
 
 
 def kept_at(folder: Path, repository: str, revision: str, path: str) -> Path:
-    """The path at which a file of a commit is kept, whether it is there or not."""
+    """Return the path at which a file of a commit is kept, whether it exists or not."""
     return folder / repository.replace("/", "--") / revision / PurePosixPath(path)
 
 
@@ -61,7 +61,7 @@ def fetch(
     sha256: str | None = None,
     host: Host = "git",
 ) -> Path:
-    """The file, downloaded if it is not kept yet; DatasetError where it cannot be had or has changed."""
+    """Return the file, downloaded if it is not kept. DatasetError if that fails or the content differs."""
     target = kept_at(folder, repository, revision, path)
     record = target.with_name(target.name + ".sha256")
     expected = sha256 or (record.read_text().strip() if record.exists() else None)
@@ -101,7 +101,7 @@ def _url(host: Host, repository: str, revision: str, path: str) -> str:
 
 
 def _download(url: str, folder: Path) -> tuple[Path, str]:
-    """A complete copy of what is at `url` in a new file, and its sha256."""
+    """Download `url` into a new file and return its path and sha256."""
     digest, size = hashlib.sha256(), 0
     descriptor, name = tempfile.mkstemp(prefix=".partial-", dir=folder)
     partial = Path(name)
@@ -134,7 +134,7 @@ def _download(url: str, folder: Path) -> tuple[Path, str]:
 
 
 def _read(read: Callable[[int], bytes], url: str) -> bytes:
-    # An error while reading is the network's, one while writing the disk's: both are OSError.
+    # Network errors and disk errors are both OSError; those raised while reading come from the network.
     try:
         return read(CHUNK)
     except (OSError, HTTPException) as error:
@@ -165,7 +165,7 @@ QUIET = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """Several files that are one set, one after the other."""
+    """Several files that form one set, read one after the other."""
 
     parts: tuple[FileSource, ...]
 
@@ -182,9 +182,10 @@ class Shards:
 
 
 def open_set(address: str) -> tuple[str, Source]:
-    """The rows at an `hf://` address, downloaded where they are not kept yet, and its pinned name.
+    """Return the pinned name and the rows of an `hf://` address, downloading the files that are not kept
+    yet.
 
-    SpecError for an address that is not understood, DatasetError where the hub does not give it.
+    Raises SpecError for an invalid address, and DatasetError if the hub does not provide the data.
     """
     if found := FILE_FORM.fullmatch(address):
         return _file(found["repo"], unquote(found["revision"] or "main"), found["path"])
@@ -198,7 +199,7 @@ def _file(repo: str, revision: str, path: str) -> tuple[str, Source]:
     if format_of(Path(path)) is None:
         raise SpecError(f"cannot tell what {plain(repr(path), 200)} of {repo} holds by its name")
     if COMMIT.fullmatch(revision):
-        commit = revision  # nothing to ask: a file that is kept needs no network
+        commit = revision  # already resolved: a kept file needs no network
     else:
         commit, files = _listing(repo, revision)
         if path not in files:
@@ -244,11 +245,11 @@ def _one_of(missing: str, asked: str | None, known: list[str], usual: str | None
     return asked
 
 
-# --- the hub's own client ---------------------------------------------------------------------------
+# --- the hub's client -------------------------------------------------------------------------------
 
 
 def _listing(repo: str, revision: str) -> tuple[str, list[str]]:
-    """The commit that a revision means now, and the files that it has."""
+    """Return the commit that a revision currently points to, and the files in it."""
     client = _client()
     with _explained(repo, revision):
         api = client.HfApi(endpoint=_endpoint(), library_name="magistrate", library_version=__version__)
@@ -271,7 +272,7 @@ def _fetched(repo: str, commit: str, path: str) -> Path:
                 library_version=__version__,
             )
         )
-    # The hub calls a large file by its sha256, and the client checks its size only.
+    # The hub names a large file by its sha256, but the client checks only its size.
     promised = kept.resolve().name
     if re.fullmatch(r"[0-9a-f]{64}", promised):
         with kept.open("rb") as stream:
@@ -288,9 +289,10 @@ def _endpoint() -> str:
 
 
 def _client() -> Any:
-    """The package `huggingface_hub`, imported so that it neither reports home nor draws bars.
+    """Import the package `huggingface_hub` with telemetry and progress bars disabled.
 
-    Its settings are read when its `constants` are imported; a program that has done so keeps its own.
+    Its settings are read when its `constants` are imported; a program that has already done so keeps its
+    own.
     """
     if "huggingface_hub.constants" in sys.modules:
         return sys.modules["huggingface_hub"]
@@ -335,7 +337,7 @@ def _explained(repo: str, revision: str) -> Iterator[None]:
         raise DatasetError(f"{repo} at {at} does not give the file: {_short(error)}") from None
     except errors.HFValidationError as error:
         raise SpecError(f"{plain(repr(repo))} cannot be a data set of the hub: {_short(error)}") from None
-    except Exception as error:  # the client hands on whatever its transport raises
+    except Exception as error:  # the client passes on any error of its transport
         raise DatasetError(
             f"cannot fetch {repo} from {address(_endpoint())}: {_short(error)}; is there a network?"
         ) from error

@@ -1,4 +1,4 @@
-"""Logs of Inspect (`.eval`, and `.json` in its form) as rows; its package `inspect-ai` reads them."""
+"""Read logs of Inspect (`.eval`, or `.json` in the same structure) as rows, with its package `inspect-ai`."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from magistrate.errors import DatasetError, MissingPackage
 
 HEAD = re.compile(rb'\s*\{\s*"(?:version|status|eval)"\s*:')
 EVALUATION = re.compile(rb'"eval"\s*:\s*\{')
-LOOKED_AT = 1 << 16  # bytes of a JSON file, at its beginning: what is said of the evaluation comes first
-MEMBER = re.compile(r"samples/(?P<id>.+)_epoch_(?P<epoch>[0-9]{1,9})\.json", re.DOTALL)  # of a `.eval`, a zip
-LARGEST = 512 << 20  # bytes of a member when it is unpacked
-PIECE = 1 << 12  # bytes; what is read at once can unpack to ten thousand times as much
-ENCRYPTED = 1  # the bit of a member's flags
+LOOKED_AT = 1 << 16  # bytes at the start of a JSON file, where the evaluation is described
+MEMBER = re.compile(r"samples/(?P<id>.+)_epoch_(?P<epoch>[0-9]{1,9})\.json", re.DOTALL)  # in a `.eval`, a zip
+LARGEST = 512 << 20  # bytes of an unpacked member
+PIECE = 1 << 12  # bytes per read, which can unpack to ten thousand times as much
+ENCRYPTED = 1  # bit in a member's flags
 
 Place = tuple[str, int]  # a sample's id and its epoch
 
 
 def is_log(head: bytes) -> bool:
-    """Whether a JSON file that begins so is a log of Inspect."""
+    """Return whether a JSON file with this head is a log of Inspect."""
     return HEAD.match(head) is not None and EVALUATION.search(head) is not None
 
 
 def rows(path: Path, shown: str) -> Iterator[Row | Problem]:
-    """The samples of a log, one an epoch, as `values_of` gives them; those of a `.eval` one at a time.
+    """Yield the samples of a log, one row per epoch, with the columns of `values_of`. A `.eval` file is
+    read one sample at a time.
 
-    A sample that is not in the log or cannot be read is a problem, and the others go on. `shown` is the
-    file's name in messages. Raises `MissingPackage` without inspect-ai, `DatasetError` where the log as a
-    whole cannot be read.
+    A sample that is missing from the log or cannot be read becomes a problem, and reading goes on. `shown`
+    is the file's name in messages. Raises `MissingPackage` if inspect-ai is not installed, and
+    `DatasetError` if the log as a whole cannot be read.
     """
     try:
         from inspect_ai.log import read_eval_log, read_eval_log_sample
@@ -45,7 +46,7 @@ def rows(path: Path, shown: str) -> Iterator[Row | Problem]:
         if (error.name or "").partition(".")[0] != "inspect_ai":
             raise
         raise MissingPackage("inspect-ai") from None
-    # In a thread of its own: under a running event loop Inspect would make that loop re-entrant.
+    # In a separate thread: under a running event loop, Inspect would make that loop re-entrant.
     with ThreadPoolExecutor(1, "magistrate-inspect") as reader:
 
         def log_of(**options: Any) -> Any:
@@ -85,7 +86,7 @@ def _packed(
 def _listed(
     log: Any, shown: str, held: Collection[Place], sample_of: Callable[[str, int], Any]
 ) -> Iterator[Row | Problem]:
-    """The rows of all samples that a log names, and of those that it holds beside them."""
+    """Yield the rows of all samples that a log names, and of any others that it contains."""
     for id, epoch in dict.fromkeys([*_named(log), *held]):
         where = f"{shown} sample {plain(id)}, epoch {epoch}"
         if (id, epoch) not in held:
@@ -93,7 +94,7 @@ def _listed(
             continue
         try:
             sample = sample_of(id, epoch)
-        except Exception as error:  # a package's own code, on a foreign file
+        except Exception as error:  # a package's code, on an untrusted file
             yield Problem(where, None, _reason(error))
         else:
             yield from of_samples((sample,), shown)
@@ -107,15 +108,15 @@ def _named(log: Any) -> Iterator[Place]:
 
 @contextmanager
 def _whole(shown: str) -> Iterator[None]:
-    """Turn any error about the log as a whole into a `DatasetError`."""
+    """Convert any error about the log as a whole into a `DatasetError`."""
     try:
         yield
-    except Exception as error:  # a package's own code, on a foreign file
+    except Exception as error:  # a package's code, on an untrusted file
         raise DatasetError(f"{shown} is no log that inspect-ai can read ({_reason(error)})") from None
 
 
 def _check_archive(archive: zipfile.ZipFile, size: int) -> None:
-    """Raise for an archive that is not safe to unpack, its samples apart."""
+    """Raise if an archive, apart from its samples, is not safe to unpack."""
     if sum(member.compress_size for member in archive.infolist()) > size:
         raise DatasetError("its members lie on top of each other")
     for name in dict.fromkeys(archive.namelist()):
@@ -124,15 +125,15 @@ def _check_archive(archive: zipfile.ZipFile, size: int) -> None:
 
 
 def _check_member(archive: zipfile.ZipFile, name: str) -> None:
-    """Raise for a member that is encrypted, damaged or too large.
+    """Raise if a member is encrypted, damaged or too large.
 
-    It is unpacked once and thrown away, and little more than `LARGEST` bytes of it: inspect-ai unpacks all
-    that there is, whatever the archive says of its size.
+    The member is unpacked once and discarded, up to little more than `LARGEST` bytes. The check is needed
+    because inspect-ai unpacks everything, whatever size the archive declares.
     """
     member = copy(archive.getinfo(name))
     if member.flag_bits & ENCRYPTED:
         raise DatasetError(f"{plain(name)} is encrypted; pack the log again without a password")
-    member.file_size = sys.maxsize  # or zipfile would stop where the archive says that it ends
+    member.file_size = sys.maxsize  # or zipfile would stop at the declared size
     seen = 0
     with archive.open(member) as stream:
         while seen <= LARGEST and (piece := stream.read(PIECE)):
@@ -147,13 +148,13 @@ def _check_member(archive: zipfile.ZipFile, name: str) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, DatasetError):
         return str(error)
-    if isinstance(error, NotImplementedError):  # zipfile's, of a way of packing that is newer than inspect-ai
+    if isinstance(error, NotImplementedError):  # from zipfile: compression newer than inspect-ai knows
         return f"{error}; pip install --upgrade inspect-ai"
     return plain(" ".join(f"{type(error).__name__}: {error}".split()), 200)
 
 
 def of_samples(samples: Any, shown: str) -> Iterator[Row | Problem]:
-    """The rows of samples of a log that has been read; one that has no output is a problem."""
+    """Yield the rows of samples of a log that has been read. A sample without an output becomes a problem."""
     for sample in samples:
         id = str(sample.id) if sample.epoch == 1 else f"{sample.id}~{sample.epoch}"
         where = f"{shown} sample {plain(id)}"
@@ -174,17 +175,18 @@ def of_samples(samples: Any, shown: str) -> Iterator[Row | Problem]:
 
 
 def targets(target: Any) -> list[str]:
-    """The texts that a sample names as right."""
+    """Return the reference answers of a sample."""
     return [target] if isinstance(target, str) else [str(each) for each in target]
 
 
 def values_of(sample: Any, right: list[str]) -> dict[str, Any]:
-    """The columns of a sample of a log, or of the state of a task that runs.
+    """Return the columns of a sample of a log, or of the state of a running task.
 
-    `input`, `output`, `expected` (the first of `right`; all are kept as `targets` where there are several),
-    `messages` (what was said before the output, unless that was no more than the input), `tools` (what tools
-    answered), and the sample's `metadata` and `store`, to be named by a mapping such as
-    `{"context": "metadata.documents"}`. Without one, metadata under a known name of the context is it.
+    `input`, `output`, `expected` (the first of `right`; `targets` lists all of them if there are several),
+    `messages` (the conversation before the output, unless it is only the input), `tools` (the results of
+    tools), and the sample's `metadata` and `store`, to be selected by a mapping such as
+    `{"context": "metadata.documents"}`. Without a mapping, metadata under a known name for the context is
+    used as the context.
     """
     from magistrate.datasets.fields import field_of
 

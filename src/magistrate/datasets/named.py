@@ -1,7 +1,8 @@
-"""The sets that have a name, found in `MAGISTRATE_DATA_DIR`, in the package, or by a pinned download; and
+"""Named data sets, found in `MAGISTRATE_DATA_DIR`, in the package or by a pinned download, and their
 families.
 
-Sets of one family are made in the same way: a model trained on one of them is better on the others too.
+Sets of one family are made in the same way, so a model trained on one of them also does better on the
+others.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WITHIN: dict[str, tuple[str, ...]] = {"halubench": ("halueval", "ragtruth")}
 """Families that hold samples of others (Ravi and others 2024, section 4)."""
 
 _ENDINGS = re.compile(r"(?:\.(?:csv|tsv|json|jsonl|ndjson|parquet|gz|zst))+$", re.IGNORECASE)
-# The named sets and their files, begun by the name of the family.
+# The named sets and their files; each name begins with that of the family.
 _KNOWN = re.compile(
     r"(?P<family>summedits|begin|ragtruth|halubench|halueval)(?:(?<=halueval)[-_](?:qa|dialogue|summarization))?"
     r"(?:_(?:dev|train|test|article\d+))?"
@@ -36,7 +37,7 @@ _KNOWN = re.compile(
 
 
 def family_of(name: str) -> str:
-    """The family of a data set by its name or file; a set of no known family is one of its own.
+    """Return the family of a data set by its name or file. A set of no known family is its own family.
 
     >>> family_of("halueval-qa:dev"), family_of("data/summedits_dev.jsonl.gz"), family_of("my/begin.2024.csv")
     ('halueval', 'summedits', 'begin.2024')
@@ -48,7 +49,7 @@ def family_of(name: str) -> str:
 
 
 def shared(family: str, trained_on: Iterable[str]) -> list[str]:
-    """The data sets or families of `trained_on` that share samples with a family, sorted."""
+    """Return those of `trained_on` (data sets or families) that share samples with `family`, sorted."""
     related = {family, *WITHIN.get(family, ()), *(each for each in WITHIN if family in WITHIN[each])}
     return sorted(name for name in trained_on if family_of(name) in related)
 
@@ -61,9 +62,10 @@ NOT_HERE = f"not here: set {VARIABLE} or allow a download"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One selection that a set is known by: `local` in the data folder, or made by an upstream converter.
+    """One selection of a named set: either `local`, a file in the data folder, or the output of an
+    `upstream` converter.
 
-    `conversation` names the column of the local file that holds a conversation as one text.
+    `conversation` names the column of the local file that contains a conversation as one text.
     """
 
     name: str
@@ -75,7 +77,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class NamedSet:
-    """A set of the catalogue."""
+    """An entry of the catalogue of named sets."""
 
     name: str
     description: str
@@ -93,7 +95,7 @@ class NamedSet:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One line of `magistrate datasets`; `rows` is of the view that is used if none is named."""
+    """One line of `magistrate datasets`. `rows` is the count of the default view."""
 
     name: str
     rows: int | None
@@ -107,7 +109,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSource:
-    """The rows that a converter makes of downloaded files."""
+    """The rows that a converter makes from downloaded files."""
 
     converter: str
     paths: tuple[Path, ...]
@@ -130,7 +132,7 @@ class UpstreamSource:
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """The rows of another source with the conversation in `column` as messages."""
+    """The rows of another source, with the conversation in `column` parsed into messages."""
 
     source: Source
     column: str
@@ -149,7 +151,7 @@ class Conversations:
 
 @cache
 def catalogue() -> Mapping[str, NamedSet]:
-    """Every set that has a name, in the order of the catalogue."""
+    """Return every named set, in the order of the catalogue file."""
     import tomllib
 
     sets = {}
@@ -162,9 +164,10 @@ def catalogue() -> Mapping[str, NamedSet]:
 
 
 def find(name: str, view: str | None = None) -> tuple[str, Source]:
-    """The rows of a named set and the name that says which view they are.
+    """Return the name of a set with its view (`NAME:VIEW`), and its rows.
 
-    SpecError for an unknown view, DatasetError where the rows are not here and cannot be fetched.
+    Raises SpecError for an unknown view, and DatasetError if the rows are not available locally and cannot
+    be fetched.
     """
     known = catalogue()[name]
     if known.packaged is not None:
@@ -176,13 +179,13 @@ def find(name: str, view: str | None = None) -> tuple[str, Source]:
 
 
 def at_hand(name: str, view: str | None = None) -> bool:
-    """Whether a view of a named set can be read without a download."""
+    """Return whether a view of a named set can be read without a download."""
     known = catalogue()[name]
     return known.packaged is not None or _where(known, _view(known, view)) is not None
 
 
 def describe() -> list[Listing]:
-    """The lines of `magistrate datasets`; nothing is fetched."""
+    """Return the lines of `magistrate datasets`, without fetching anything."""
     return [_listing(known) for known in catalogue().values()]
 
 

@@ -1,6 +1,6 @@
-"""Rows of a data source: their file and line, their values as JSON, and those that cannot be read.
+"""Rows of a data source (file, line, values as JSON) and the problems of rows that cannot be read.
 
-`Unread` says how many rows of how many could not be read, why, and what to do about it; `Tally` counts them.
+`Unread` reports how many rows could not be read, and why. `Tally` counts them and suggests how to fix them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from magistrate.errors import DatasetError, SpecError
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A row that could not become a sample; `line` counts from 1, or is None where there are no lines.
+    """A row that could not become a sample. `line` counts from 1; it is None where there are no lines.
 
-    `label` is the column and the value that is no known label, where that is the reason.
+    `label` is the column and the unknown label value, if that is the reason.
     """
 
     file: str
@@ -37,7 +37,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a source: where it stands, the id it gets if it has none, and what it holds."""
+    """One row of a source: its position, the id to use if it has none, and its values."""
 
     file: str
     line: int | None
@@ -47,32 +47,32 @@ class Row:
 
     @property
     def where(self) -> str:
-        """Its file and line, for messages."""
+        """The file and line of the row, for messages."""
         return f"{self.file}:{self.line}" if self.line else self.file
 
     def problem(self, reason: str, label: tuple[str, str] | None = None) -> Problem:
-        """A problem with this row."""
+        """Return a `Problem` with the position of this row."""
         return Problem(self.file, self.line, reason, label)
 
 
 class Source(Protocol):
-    """Something that gives the same rows each time it is asked."""
+    """A source that returns the same rows on every iteration."""
 
     def rows(self) -> Iterator[Row | Problem]: ...
 
     def digest(self) -> str:
-        """sha256 of the bytes that the rows come from."""
+        """Return the sha256 of the bytes that the rows come from."""
         ...
 
     def count(self) -> int | None:
-        """How many rows there are, bad ones included, where that is known or cheap to learn."""
+        """Return the number of rows, unreadable ones included, or None if it is not cheap to find."""
         ...
 
 
 class RowError(Exception):
-    """One row cannot be a sample; the message is the reason alone, its reader knows file and line.
+    """A row cannot become a sample. The message is the reason only; the caller adds file and line.
 
-    `label` is the column and the value that is no known label, where that is the reason.
+    `label` is the column and the unknown label value, if that is the reason.
     """
 
     def __init__(self, message: str, label: tuple[str, str] | None = None) -> None:
@@ -81,7 +81,7 @@ class RowError(Exception):
 
 
 def kind_of(value: object) -> str:
-    """The kind of a JSON value, in words."""
+    """Return the kind of a JSON value, in words."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -95,14 +95,15 @@ def kind_of(value: object) -> str:
     return "an object" if isinstance(value, Mapping) else f"a {type(value).__name__}"
 
 
-MISSING = ("NaTType", "NAType")  # how pandas says that there is nothing, by the names of the types
+MISSING = ("NaTType", "NAType")  # names of the types that pandas uses for a missing value
 
 
 def json_value(value: Any) -> Any:
-    """`value` as None, bool, int, float, str, list or dict.
+    """Convert `value` to None, bool, int, float, str, list or dict.
 
-    NaN is None, as a missing number is in most tables; dates, times, decimals and UUIDs are texts, dates
-    in ISO 8601. Raises ValueError with a short reason for what JSON has no word for, such as bytes.
+    NaN becomes None, since it means a missing number in most tables. Dates, times, decimals and UUIDs
+    become texts, dates in ISO 8601. Raises ValueError with a short reason for values that JSON cannot
+    represent, such as bytes.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -122,7 +123,7 @@ def json_value(value: Any) -> Any:
     if isinstance(value, Decimal | UUID):
         return str(value)
     if type(value).__module__ == "numpy" and kind not in ("datetime64", "timedelta64"):
-        # Arrays and scalars, told by the module so that numpy need not be imported.
+        # Arrays and scalars, recognized by their module so that numpy need not be imported.
         return json_value(value.tolist())
     if isinstance(value, bytes | bytearray | memoryview):
         raise ValueError(f"holds {len(value)} bytes, which JSON has no word for; decode them first")
@@ -144,7 +145,7 @@ def _key(key: Any) -> str:
 
 
 def json_row(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as JSON values; ValueError names the column of a value that cannot be one."""
+    """Convert a row to JSON values. ValueError names the column of a value that cannot be converted."""
     row = {}
     for column, value in values.items():
         try:
@@ -159,15 +160,15 @@ def json_row(values: Mapping[str, Any]) -> dict[str, Any]:
 MAX_UNREAD = 0.1
 """The share of rows that may go unread before a run is refused; the default."""
 
-SETTING = "unread"  # the setting of a stored run that holds what went unread
+SETTING = "unread"  # setting of a stored run under which its `Unread` is kept
 REASONS_TOLD = 3
 ROWS_TOLD = 3
-VALUES_TOLD = 8  # so many values of a label column are asked about one by one
+VALUES_TOLD = 8  # up to so many unknown label values, the message lists each
 
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """Blank cells of a column that gives `field`: how many, and where the first of them are."""
+    """Blank cells of a column that gives `field`: their number, and the position of the first ones."""
 
     field: str
     column: str
@@ -183,8 +184,8 @@ class Blank:
 class Unread:
     """`n` of `rows` rows could not be read, for these `reasons`, the most frequent first.
 
-    `rows` are those that were gone through; what a limit left out is not among them. `blanks` are cells
-    that hold nothing in rows that were read.
+    `rows` counts the rows that were read or tried, not those that a limit left out. `blanks` are blank
+    cells in rows that were read.
     """
 
     n: int
@@ -194,7 +195,7 @@ class Unread:
 
     @property
     def share(self) -> float:
-        """`n / rows`, in [0, 1]; 0 where there are no rows."""
+        """The share `n / rows`, in [0, 1]; 0 if there are no rows."""
         return self.n / self.rows if self.rows else 0.0
 
     def __str__(self) -> str:
@@ -202,11 +203,11 @@ class Unread:
 
     @property
     def short(self) -> str:
-        """How many, without the reasons."""
+        """The count, without the reasons."""
         return f"{self.n:,} of {self.rows:,} rows could not be read"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `from_dict` reads them back."""
+        """Return plain JSON values. `from_dict` reads them back."""
         blanks = [
             {"field": each.field, "column": each.column, "n": each.n, "rows": list(each.rows)}
             for each in self.blanks
@@ -215,7 +216,7 @@ class Unread:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Unread:
-        """The `Unread` that `to_dict` has written."""
+        """Restore the `Unread` that `to_dict` wrote."""
         blanks = [
             Blank(each["field"], each["column"], each["n"], tuple(each["rows"])) for each in values["blanks"]
         ]
@@ -223,13 +224,13 @@ class Unread:
 
 
 def unread_of(settings: Mapping[str, Any]) -> Unread | None:
-    """The `Unread` in the settings of a stored run; None if it was not counted."""
+    """Return the `Unread` in the settings of a stored run, or None if it was not counted."""
     return None if SETTING not in settings else Unread.from_dict(settings[SETTING])
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts rows as they pass by."""
+    """Counts rows that were read, rows that could not be read, and blank cells."""
 
     read: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
@@ -237,15 +238,15 @@ class Tally:
     first: Problem | None = None
     blanks: Counter[tuple[str, str]] = field(default_factory=Counter)
     places: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # of the first blank cells
-    before: tuple[Blank, ...] = ()  # those that were counted before
+    before: tuple[Blank, ...] = ()  # blank cells counted earlier
 
     @property
     def unread(self) -> int:
-        """How many rows could not be read so far."""
+        """The number of rows that could not be read so far."""
         return self.reasons.total() + sum(each.total() for each in self.labels.values())
 
     def problem(self, found: Problem) -> None:
-        """One more row that cannot be read."""
+        """Count a row that cannot be read."""
         self.first = self.first or found
         if found.label is None:
             self.reasons[found.reason] += 1
@@ -254,13 +255,13 @@ class Tally:
             self.labels.setdefault(column, Counter())[value] += 1
 
     def blank(self, where: str, field: str, column: str) -> None:
-        """One more blank cell, in the row that is `where`."""
+        """Count a blank cell in the row at `where`."""
         self.blanks[field, column] += 1
         if len(places := self.places.setdefault((field, column), [])) < ROWS_TOLD:
             places.append(where)
 
     def found(self) -> Unread:
-        """The counts so far."""
+        """Return the counts so far."""
         told = Counter(self.reasons)
         for column, values in self._values():
             for value, n in values.items():
@@ -272,7 +273,7 @@ class Tally:
         return Unread(self.unread, self.read + self.unread, tuple(reasons), (*self.before, *blanks))
 
     def mend(self) -> str:
-        """Advice on how to fix the rows that could not be read."""
+        """Return advice on how to fix the rows that could not be read."""
         if not self.labels:
             return f"mend them or the mapping (--map FIELD=COLUMN); the first is {self.first}"
         asked = "; ".join(_asked(column, values) for column, values in self._values())
@@ -280,7 +281,7 @@ class Tally:
         return f"{asked}{other}"
 
     def refuse(self, name: str, most: float) -> None:
-        """Raise `DatasetError` where a greater share than `most` could not be read."""
+        """Raise `DatasetError` if the share of unreadable rows exceeds `most`."""
         found = self.found()
         if found.n and found.share > most:
             allowed = "" if most == 0 else f", more than --max-unread {most:g} allows"
@@ -288,7 +289,9 @@ class Tally:
             raise DatasetError(f"{told}{', '.join(found.reasons)}; {self.mend()}")
 
     def _values(self) -> list[tuple[str, Counter[str]]]:
-        """The values of each label column, those that differ in case or blanks alone taken together."""
+        """Return the counts of values per label column; values that differ only in case or spaces are
+        merged.
+        """
         found = []
         for column, values in self.labels.items():
             first: dict[str, str] = {}
@@ -300,7 +303,7 @@ class Tally:
 
 
 def _asked(column: str, values: Mapping[str, int]) -> str:
-    """The question what the values of a label column mean; it is never guessed."""
+    """Return the request to state what the values of a label column mean. The meaning is never guessed."""
     if len(values) > VALUES_TOLD:
         return (
             f"column {plain(column)!r} holds {len(values)} values that are no known label; is another column "
@@ -318,7 +321,7 @@ def _rows(n: int) -> str:
 
 
 def check_max_unread(value: float) -> float:
-    """`value`, or `SpecError` where it is no share."""
+    """Return `value`, or raise `SpecError` if it is not a share in [0, 1]."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise SpecError(f"max_unread must be a share from 0 to 1, got {value!r}")
     return value

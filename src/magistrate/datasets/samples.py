@@ -1,7 +1,7 @@
-"""Makes a `Sample` of one row of a foreign file, by the field names that other tools use.
+"""Convert a row of any file into a `Sample`, using the field names of common tools.
 
-Nothing is lost: a column that is no known field goes to the sample's metadata, and so does the raw
-value of a field that says more than a sample can hold (a span with a comment, a document with a URL).
+Nothing is lost. A column that is not a known field goes into the sample's metadata. So does the raw value
+of a field that contains more than a sample can hold (a span with a comment, a document with a URL).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from magistrate.types import HALLUCINATED, Sample, Span, Turn
 
 KIND_KEYS = ("kind", "label_type", "label", "type")
 TEXT_KEYS = ("text", "content", "page_content")
-LONGEST_LABEL = 200  # characters of a value that is no known label, for a message
+LONGEST_LABEL = 200  # characters of an unknown label that a message shows
 JSON_FIELDS = ("context", "spans", "messages", "alternatives", "metadata")
 
 
-# --- the shapes that foreign values may have -------------------------------------------------------
+# --- accepted shapes of input values -------------------------------------------------------------
 
 
 def _text_of(value: Any) -> Any:
-    """The text of a document or of a message part given as an object, else the value as it is."""
+    """Return the text of a document or message part given as an object; other values unchanged."""
     if isinstance(value, Mapping):
         for key in TEXT_KEYS:
             if isinstance(value.get(key), str):
@@ -77,7 +77,7 @@ def _identifier(value: Any) -> Any:
 
 
 class ForeignSpan(BaseModel):
-    """A span as a file gives it."""
+    """A span as given in a file."""
 
     model_config = ConfigDict(strict=True)
     start: int = Field(ge=0)
@@ -86,7 +86,7 @@ class ForeignSpan(BaseModel):
 
 
 class ForeignTurn(BaseModel):
-    """A message as a file gives it; `content` may be a list of text parts."""
+    """A message as given in a file. `content` may be a list of text parts."""
 
     model_config = ConfigDict(strict=True)
     role: str
@@ -96,7 +96,7 @@ class ForeignTurn(BaseModel):
 
 
 class ForeignRow(BaseModel):
-    """The values of a row, with every field at its canonical name; the label is read by `label_of`."""
+    """The values of a row by canonical field name. The label is parsed separately, by `label_of`."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     id: Annotated[str | None, BeforeValidator(_identifier)] = None
@@ -116,7 +116,7 @@ class ForeignRow(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """One column that gives one field."""
+    """A field, the column that it is read from, and its value."""
 
     field: str
     column: str
@@ -133,13 +133,13 @@ def to_sample(
     cells: bool = False,
     blank: Callable[[str, str], None] | None = None,
 ) -> Sample:
-    """The sample that `row` describes.
+    """Convert `row` into a sample.
 
-    `id` is used where the row has none. `mapping` (field -> column or dotted path) wins over known
-    names; `labels` says what values of the label mean, see `check_labels`. `cells` says that values are
-    table cells: an empty one is missing, and lists and objects may stand in them as JSON. `blank` hears of
-    the field and the column of cells that hold nothing, where the column was named by the mapping or gives
-    the context or the output. Raises RowError with a short reason.
+    `id` is used if the row has none. `mapping` (field -> column or dotted path) takes precedence over known
+    names. `labels` gives the meaning of label values, see `check_labels`. `cells` marks the values as table
+    cells: an empty one is missing, and lists and objects may be given as JSON. `blank` is called with the
+    field and the column of each blank cell, if the mapping names the column or it gives the context or the
+    output. Raises RowError with a short reason.
     """
     mapping = mapping or {}
     claimed, rest, blanks = _claim(row, mapping, cells)
@@ -179,7 +179,7 @@ def to_sample(
 
 
 def to_row(sample: Sample) -> dict[str, Any]:
-    """The canonical row of a sample, in plain JSON values; `to_sample` reads it back unchanged."""
+    """Return the canonical row of a sample as plain JSON values. `to_sample` reads it back unchanged."""
     row: dict[str, Any] = {"id": sample.id}
     for name in ("input", "output", "expected", "label"):
         if getattr(sample, name) is not None:
@@ -197,7 +197,7 @@ def to_row(sample: Sample) -> dict[str, Any]:
 
 
 def canonical(sample: Sample) -> bytes:
-    """The canonical row as one line of UTF-8 JSON with sorted keys; RowError where it is not plain JSON."""
+    """Return the canonical row as a line of UTF-8 JSON with sorted keys. RowError if it is not JSON."""
     try:
         text = json.dumps(to_row(sample), ensure_ascii=False, sort_keys=True, allow_nan=False)
         return text.encode() + b"\n"
@@ -210,7 +210,7 @@ def canonical(sample: Sample) -> bytes:
 def _claim(
     row: Mapping[str, Any], mapping: Mapping[str, str], cells: bool
 ) -> tuple[dict[str, Claimed], dict[str, Any], dict[str, str]]:
-    """The column that gives each part of the sample, the columns that give none, and the blank ones."""
+    """Return the column that gives each part of the sample, the remaining columns, and the blank columns."""
     rest = dict(row)
     claimed: dict[str, Claimed] = {}
     blanks: dict[str, str] = {}
@@ -242,12 +242,12 @@ def _claim(
 
 
 def _lacks(claimed: Mapping[str, Claimed], field: str) -> bool:
-    """Whether no other column says what a blank one left out."""
+    """Return whether no other column supplies the value of a blank one."""
     return slot(field) not in claimed or _blank(claimed[slot(field)].value)
 
 
 def _blank(value: Any) -> bool:
-    """Whether nothing stands there, whatever the kind of file."""
+    """Return whether a value is missing or blank, in any file format."""
     return _missing(value, cells=True) or (isinstance(value, str) and not value.strip())
 
 
@@ -257,7 +257,7 @@ def _missing(value: Any, cells: bool) -> bool:
 
 
 def _at(row: Mapping[str, Any], path: str) -> Any:
-    """The value at a column name or dotted path; RowError where there is none."""
+    """Return the value at a column name or dotted path. Raises RowError if there is none."""
     if path in row:
         return row[path]
     value: Any = row
@@ -272,7 +272,7 @@ def _at(row: Mapping[str, Any], path: str) -> Any:
 
 
 def _without(row: dict[str, Any], path: str) -> dict[str, Any]:
-    """`row` without what stands at `path`, and without objects that this leaves empty."""
+    """Return `row` without the value at `path`, and without objects that become empty."""
     head, _, tail = path.partition(".")
     if path in row or not tail:
         return {name: value for name, value in row.items() if name != path}
@@ -284,7 +284,7 @@ def _without(row: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _opened(field: str, cell: Any) -> Any:
-    """A cell's value, where it holds a list or object as JSON or as Python prints it."""
+    """Parse a cell that contains a list or object as JSON or as a Python literal."""
     text = cell.strip() if isinstance(cell, str) else ""
     if field not in JSON_FIELDS or text[:1] + text[-1:] not in ("[]", "{}"):
         return cell
@@ -298,7 +298,7 @@ def _opened(field: str, cell: Any) -> Any:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return cell
     if field in ("context", "alternatives"):
-        # "[1]" and "{…}" are also how a plain text can begin and end.
+        # A plain text may also look like "[1]" or "{…}".
         return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else cell
     return value
 
@@ -340,7 +340,7 @@ def _spans(found: ForeignRow, output: str, columns: Mapping[str, str]) -> tuple[
 
 
 def _says_more(part: str, value: Any) -> bool:
-    """Whether a raw value holds more than the sample's field keeps of it."""
+    """Return whether a raw value contains more than the sample's field can keep."""
     if isinstance(value, str):
         return False
     if part == "context":
@@ -352,7 +352,7 @@ def _says_more(part: str, value: Any) -> bool:
     )
 
 
-# --- reasons ---------------------------------------------------------------------------------------
+# --- error messages ---------------------------------------------------------------------------------------
 
 
 def _columns(row: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""Selects samples of a stream: the first N, N at random, equally many of each value.
+"""Select samples from a stream: the first N, N at random, or equally many of each value.
 
-A random choice gives every sample a key from the seeded generator and keeps those with the smallest
-keys, so one pass and memory for the chosen alone are enough, however long the stream is. What is
-chosen comes in the order of the source.
+A random selection gives every sample a key from the seeded generator and keeps those with the smallest
+keys. It takes one pass and memory for the selected samples only, however long the stream is. The selected
+samples keep the order of the source.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Reread = Callable[[], Iterator[Sample]]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The samples to take of a data set; by default all.
+    """Which samples of a data set to take; by default all.
 
-    `limit`: the first so many. `sample`: so many at random, by `seed`. `balance`: equally many of
-    each value of `label` or of `metadata.NAME`; samples that have no such value are not taken.
+    `limit` takes the first so many. `sample` takes so many at random, by `seed`. `balance` takes equally
+    many of each value of `label` or of `metadata.NAME`; samples without such a value are skipped.
     """
 
     limit: int | None = None
@@ -49,17 +49,17 @@ class Selection:
 
     @property
     def at_most(self) -> int | None:
-        """How many samples can come, where that is bounded."""
+        """The maximum number of samples, or None if it is not bounded."""
         return self.limit if self.limit is not None else self.sample
 
     def recipe(self) -> dict[str, Any]:
-        """The settings that pin the choice, for a digest; the seed only if it matters."""
+        """Return the settings that determine the selection, for a digest; the seed only if it is used."""
         chosen = {"limit": self.limit, "sample": self.sample, "balance": self.balance}
         said = {name: value for name, value in chosen.items() if value is not None}
         return {**said, "seed": self.seed} if self.sample or self.balance else said
 
     def apply(self, read: Reread) -> Iterator[Sample]:
-        """The chosen samples; `read` starts a new pass over all of them. DatasetError where too few."""
+        """Return the selected samples. `read` starts a new pass. Raises DatasetError if there are too few."""
         if self.limit is not None:
             return itertools.islice(read(), self.limit)
         if self.balance is not None:
@@ -70,7 +70,7 @@ class Selection:
 
 
 class _Reservoir:
-    """The `room` entries with the smallest keys of all that were offered."""
+    """Keeps the `room` entries with the smallest keys."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -145,7 +145,7 @@ def _check_balance(path: str, wanted: int | None, counts: Mapping[str, int]) -> 
 
 
 def value_at(sample: Sample, path: str) -> str | None:
-    """The value of a sample under `label` or `metadata.NAME`, as text; None if it has none."""
+    """Return the value of a sample at `label` or `metadata.NAME` as text, or None if it has none."""
     if path == "label":
         return sample.label
     value: Any = sample.metadata

@@ -1,1 +1,1 @@
-"""Judges as metrics of other frameworks, and their samples as ours; each module needs its framework alone."""
+"""Use judges as metrics of other frameworks, and load their samples. Each module needs only its framework."""

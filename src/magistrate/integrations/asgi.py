@@ -1,6 +1,6 @@
-"""A guard in front of an ASGI application: its JSON answers are judged before they get out.
+"""A guard in front of an ASGI application: judges its JSON responses before they are sent.
 
-Works with Starlette, FastAPI, Litestar, Quart and any other ASGI application; it needs none of them.
+Works with Starlette, FastAPI, Litestar, Quart and any other ASGI application, and depends on none of them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Read = Callable[[Mapping[str, Any], Any], Any]
 
 HEADER = b"magistrate-guard"
-MOST_BYTES = 2_000_000  # of a response that is judged
-AT_ONCE = 64  # answers that are judged at a time, those included that nobody waits for any more
+MOST_BYTES = 2_000_000  # largest response that is judged
+AT_ONCE = 64  # answers judged concurrently, including those that timed out but still run
 HELD_BACK = 403
-# By these an application could send what is not seen here.
+# With these extensions an application could send data that bypasses the guard.
 PAST_US = ("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers")
 KEPT = (b"vary", b"set-cookie")
 """Headers of a response that is held back, beside those that begin with `access-control-`."""
@@ -38,20 +38,20 @@ _log = _logging.get("guard")
 
 
 class GuardMiddleware:
-    """An application whose JSON responses of status 2xx get out only as its guard decides.
+    """Wraps an application and sends its JSON responses with status 2xx only if the guard allows them.
 
-    `read(scope, body)` is given a request's ASGI scope and the JSON value of its response. It answers what
-    `magistrate.guard` takes (`{"answer": …, "context": …}`, a pair of both, a `Sample`), or None where there
-    is nothing to judge. Within `budget_ms` milliseconds there has to be a verdict; `on_timeout` and
-    `on_failure` say whether an answer without one gets out (`open`) or not (`closed`). A response that cannot
-    be read (`read` failed, it is compressed, or longer than `most_bytes`) is a failure too.
+    `read(scope, body)` receives a request's ASGI scope and the JSON value of its response. It returns the
+    input of `magistrate.guard` (`{"answer": …, "context": …}`, a pair of both, a `Sample`), or None if
+    there is nothing to judge. The verdict must come within `budget_ms` milliseconds. `on_timeout` and
+    `on_failure` decide whether an answer without a verdict is sent (`open`) or not (`closed`). A response
+    that cannot be read (`read` failed, it is compressed, or longer than `most_bytes`) is a failure too.
 
-    Every response bears the header `Magistrate-Guard`: `allow` or `deny` with what decided, or `skipped` with
-    why it was not judged. One that is held back has the `status`, and as its body what `fallback` makes of
-    it, by default the decision without the answer. `watch` is told of every decision.
+    Every response has the header `Magistrate-Guard`: `allow` or `deny` with the cause, or `skipped` with
+    the reason why it was not judged. A response that is held back has the `status`, and as its body the
+    result of `fallback`, by default the decision without the answer. `watch` is called with every decision.
 
-    Raises `SpecError` for a judge that is not known or cannot give one of the labels in `block`. A guard that
-    can judge nothing at all (no such model) fails the request, however open it is.
+    Raises `SpecError` for a judge that is not known or cannot give one of the labels in `block`. A guard
+    that cannot judge anything (no such model) fails the request, even with `open`.
     """
 
     def __init__(
@@ -91,20 +91,20 @@ class GuardMiddleware:
         }
         await self._app({**scope, "extensions": extensions}, receive, _Response(self, scope, send).send)
 
-    # --- what one response asks -----------------------------------------------------------------
+    # --- used by one response -------------------------------------------------------------------
 
     @property
     def most_bytes(self) -> int:
-        """How long a response that is judged may be."""
+        """The largest response, in bytes, that is judged."""
         return self._most_bytes
 
     async def decide(self, scope: Scope, body: bytes) -> Guarded | None:
-        """What becomes of a response with this body; None where it holds nothing to judge."""
+        """Return the decision on a response with this body; None if there is nothing to judge in it."""
         try:
             value = json.loads(body)
             given = self._read(scope, value)
             sample = None if given is None else sample_of(given)
-        except Exception as error:  # theirs, or of what they were given: nobody can judge it
+        except Exception as error:  # `read` is the user's code, and the body may be anything
             return self.failed(
                 "invalid_output", f"the response could not be read: {_logging.error_text(error)}"
             )
@@ -113,12 +113,12 @@ class GuardMiddleware:
         return self._told(self._guard.decided(value, await self._judged(sample)))
 
     def failed(self, code: FailureCode, message: str) -> Guarded:
-        """What becomes of a response that cannot be judged."""
+        """Return the decision on a response that cannot be judged."""
         outcome = Failure("answer", self._guard.judge.info.name, code, message)
         return self._told(self._guard.decided(None, outcome))
 
     def refusal(self, guarded: Guarded) -> tuple[int, Any]:
-        """The status and the JSON value in place of a response that is held back."""
+        """Return the status and the JSON value that replace a response that is held back."""
         if self._fallback is not None:
             return self._status, self._fallback(guarded)
         told = {"decision": "deny", "because": guarded.because, "fail": guarded.way, "reason": guarded.reason}
@@ -132,12 +132,12 @@ class GuardMiddleware:
         return guarded
 
     async def _judged(self, sample: Sample) -> Outcome:
-        """The outcome, in time, also of a judge that computes without a pause."""
+        """Return the outcome within the deadline, even for a judge that computes without yielding."""
         if self._n_running >= AT_ONCE:
             told = f"{AT_ONCE} answers are being judged already"
             return Failure(sample.id, self._guard.judge.info.name, "rate_limited", told)
         self._n_running += 1
-        # An event loop of its own: a judge that computes without a pause must not hold up the others.
+        # A separate event loop: a judge that computes without yielding must not block the others.
         work = _async.in_thread(lambda: asyncio.run(self._guard.judged(sample)))
         task = asyncio.ensure_future(work)
         task.add_done_callback(self._left)
@@ -147,11 +147,11 @@ class GuardMiddleware:
     def _left(self, task: asyncio.Future[Outcome]) -> None:
         self._n_running -= 1
         if not task.cancelled():
-            task.exception()  # nobody may wait for it any more
+            task.exception()  # retrieved, since there may be no waiter left
 
 
 class _Response:
-    """One response on its way out: held until it is decided of, or passed on as it comes."""
+    """One outgoing response: buffered until the decision, or passed through as it is sent."""
 
     def __init__(self, guard: GuardMiddleware, scope: Scope, send: Send) -> None:
         self._guard, self._scope, self._send = guard, scope, send
@@ -160,7 +160,7 @@ class _Response:
         self._state = "new"  # then held, passed or dropped
 
     async def send(self, message: Message) -> None:
-        """What the application sends."""
+        """Handle a message that the application sends."""
         kind = message["type"]
         if kind == "http.response.start" and self._state == "new":
             await self._begin(message)
@@ -198,7 +198,7 @@ class _Response:
                 await self._settle(decided, more)
 
     async def _settle(self, guarded: Guarded, more: bool | None = None) -> None:
-        """Pass on what was held so far, or answer in its place; None for `more` where no body came yet."""
+        """Send the buffered response, or a refusal in its place. `more` is None if no body came yet."""
         if guarded.allowed:
             await self._pass(guarded.header, more)
             return

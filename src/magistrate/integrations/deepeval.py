@@ -22,14 +22,14 @@ ABSENT = ("no_context", "no_output", "missing_input")
 
 
 class JudgeMetric(BaseMetric):
-    """A judge for `assert_test(test_case, [JudgeMetric("faithfulness")])` and `evaluate`.
+    """Runs a judge in `assert_test(test_case, [JudgeMetric("faithfulness")])` and `evaluate`.
 
-    The score is turned so that higher is better, as DeepEval reads it: for judges of faithfulness 1 means
-    faithful, and a test case passes at `threshold` or more. Without a threshold the judge's own decides, and
-    a test case passes where the judge is content. What could not be judged has an `error` and no score, is
-    not successful, and is raised: `MissingTestCaseParamsError` where the test case lacks what the judge
-    needs, else `NoVerdict`. The context is `retrieval_context`, or `context` where there is none. `evidence`
-    (and `verbose_logs`, as JSON) holds claims with quotes and offsets, probability and recipe.
+    The score is inverted if needed so that higher is better, as DeepEval expects: for judges of
+    faithfulness 1 means faithful, and a test case passes at `threshold` or more. Without a threshold, the
+    judge's own decides, and a test case passes if the judge accepts it. A test case without a verdict has
+    an `error` and no score, is not successful, and raises: `MissingTestCaseParamsError` if it lacks an
+    input of the judge, else `NoVerdict`. The context is `retrieval_context`, or else `context`. `evidence`
+    (and `verbose_logs`, as JSON) has claims with quotes and offsets, probability and recipe.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class JudgeMetric(BaseMetric):
         async_mode: bool = True,
         flaky: bool = False,
     ) -> None:
-        # DeepEval copies a metric by the attributes that are named as these arguments.
+        # DeepEval copies a metric through attributes with the names of these arguments.
         self.judge, self.model, self.base_url = judge, model, base_url
         self.async_mode, self.flaky = async_mode, flaky
         self._adapted = Adapted(judge, model, base_url)
@@ -55,29 +55,29 @@ class JudgeMetric(BaseMetric):
         self.evaluation_model = info.name
         self.outcome: Outcome | None = None
         self.evidence: dict[str, Any] | None = None
-        self._decided: tuple[float, bool] | None = None  # a score, and whether the judge is content with it
+        self._decided: tuple[float, bool] | None = None  # a score, and whether the judge accepts it
 
     @property
     def __name__(self) -> str:
         return self.name
 
     def measure(self, test_case: LLMTestCase, *_: Any, **__: Any) -> float:
-        """The score of one test case; also inside a running event loop."""
+        """Return the score of one test case. Works inside a running event loop too."""
         return _settled(self, self._adapted.outcome(_begun(self, test_case)))
 
     async def a_measure(self, test_case: LLMTestCase, *_: Any, **__: Any) -> float:
-        """As `measure`, awaited."""
+        """Return the score of one test case, like `measure`."""
         return _settled(self, await self._adapted.aoutcome(_begun(self, test_case)))
 
     def is_successful(self) -> bool:
-        """Whether the last test case passes; never where it could not be judged."""
+        """Return whether the last test case passes. It never does without a verdict."""
         if self.error is not None or self.score is None:
             self.success = False
         elif self.threshold != self._own_threshold:
             self.success = self.score >= self.threshold
         elif self._decided is not None and self._decided[0] == self.score:
             self.success = self._decided[1]
-        # Else DeepEval took score and success from its cache.
+        # Otherwise DeepEval took score and success from its cache.
         return bool(self.success)
 
 

@@ -22,14 +22,15 @@ except ModuleNotFoundError as error:
 def judge_scorer(
     judge: str | Judge = "auto", model: Model = None, context: str = "", *, base_url: str | None = None
 ) -> Scorer:
-    """A judge for `Task(scorer=judge_scorer("faithfulness"))`.
+    """Create a scorer that runs a judge, for `Task(scorer=judge_scorer("faithfulness"))`.
 
-    The value is `C` where the judge is content and `I` where it is not, so that accuracy is the share of
-    faithful outputs and higher is better; the judge's own score is in the metadata with its direction. What
-    could not be judged is unscored (NaN, which metrics leave out) and says why in `reason` and `explanation`.
-    `context` is where the context stands: `metadata.NAME`, `store.NAME` or `tools` (what tools answered);
-    without it metadata under a known name, such as `documents`, is taken, and what was said before the output
-    is a source too. The metadata is the evidence: claims with quotes and offsets, probability, recipe.
+    The value is `C` if the judge accepts the output and `I` otherwise, so accuracy is the share of faithful
+    outputs and higher is better. The judge's own score is in the metadata with its direction. A sample
+    without a verdict is unscored (NaN, which metrics leave out), with the cause in `reason` and
+    `explanation`. `context` is the place of the context: `metadata.NAME`, `store.NAME` or `tools` (the
+    results of tools). Without it, metadata under a known name, such as `documents`, is used, and the
+    messages before the output are a source too. The metadata is the evidence: claims with quotes and
+    offsets, probability, recipe.
     """
     adapted = Adapted(judge, model, base_url)
     mapping = {"context": context} if context else None
@@ -37,7 +38,7 @@ def judge_scorer(
     async def score(state: TaskState, target: Target) -> Score:
         values = values_of(state, targets(list(target)))
         sample = adapted.sample(values, id=str(state.sample_id), mapping=mapping)
-        # Not on the caller's loop, which may be trio's.
+        # Not on the caller's event loop, which may be trio.
         work = functools.partial(adapted.outcome, sample)
         return _score(adapted, await anyio.to_thread.run_sync(work, abandon_on_cancel=True), sample.output)
 
@@ -62,7 +63,7 @@ def _score(adapted: Adapted, outcome: Outcome, output: str | None) -> Score:
 
 
 def _reason(outcome: Outcome) -> str:
-    """Inspect's word for why there is no value."""
+    """Return Inspect's term for why there is no value."""
     if isinstance(outcome, Abstention):
         return "no_response" if outcome.reason == "no_output" else "scoring_failed"
     return "grader_failed"

@@ -1,7 +1,7 @@
-"""The part that all adapters share: a judge behind a framework's call, and its verdict in plain values.
+"""Shared code of all adapters: a judge that a framework can call, and its verdict as plain values.
 
-Magistrate's own scores run as the judge's `direction` says; for judges of faithfulness 1 means hallucinated.
-Frameworks differ, so that every adapter says which way its value goes, and the evidence carries both.
+Magistrate's scores follow the judge's `direction`: for judges of faithfulness 1 means hallucinated.
+Frameworks differ, so every adapter states the direction of its value, and the evidence includes both.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from magistrate.types import (
     Verdict,
 )
 
-HALF = 0.5  # what decides where a judge has no threshold of its own
+HALF = 0.5  # default threshold of a judge without its own
 Model = str | Path | Engine | None
 
 
 class Adapted:
-    """A judge and the model that it asks, for a framework that calls it sample by sample.
+    """A judge and its model, for a framework that calls it sample by sample.
 
-    `judge` is a name or an object, `model` a catalogue name, a path, a word such as `openai:gpt-4o-mini`, or
-    an engine; `base_url` says where the server of a named model listens. Nothing is loaded or asked before
-    the first sample. Raises `SpecError` for a judge that is not known, and for an address that is none, holds
-    a secret or names no model's server.
+    `judge` is a name or an object. `model` is a catalogue name, a path, a word such as
+    `openai:gpt-4o-mini`, or an engine. `base_url` is the address of the server of a named model. Nothing is
+    loaded or called before the first sample. Raises `SpecError` for an unknown judge, and for an address
+    that is invalid, contains a secret or belongs to no model server.
     """
 
     def __init__(self, judge: str | Judge, model: Model, base_url: str | None = None) -> None:
@@ -59,15 +59,16 @@ class Adapted:
 
     @property
     def engine(self) -> Engine:
-        """The engine that the judge asks, made once a process."""
+        """The judge's engine, created once per process."""
         return registry.engine_for([self.judge], self.model, self.settings)
 
     def sample(
         self, values: Mapping[str, Any], *, id: str = "sample", mapping: Mapping[str, str] | None = None
     ) -> Sample:
-        """The sample of a row with column names that datasets know; without an output judges abstain.
+        """Return the sample of a row with the column names of data sets. Judges abstain if it has no
+        output.
 
-        Raises `DatasetError` where a value is of the wrong type.
+        Raises `DatasetError` if a value has the wrong type.
         """
         row = {name: value for name, value in values.items() if value is not None}
         try:
@@ -76,16 +77,18 @@ class Adapted:
             raise DatasetError(f"this cannot be judged: {error}") from None
 
     def read(self, item: Any, row_of: Callable[[Any], Mapping[str, Any]]) -> Sample:
-        """The sample of a framework's object, by its columns. Raises `DatasetError` where it is none."""
+        """Return the sample of a framework's object, by its columns. Raises `DatasetError` for another
+        type.
+        """
         try:
             return self.sample(row_of(item))
         except RowError as error:
             raise DatasetError(f"this cannot be judged: {error}") from None
 
     def outcome(self, sample: Sample) -> Outcome:
-        """The verdict, failure or abstention; an engine that is gone is a failure too.
+        """Return the verdict, failure or abstention. An engine that is gone gives a failure too.
 
-        Raises what is wrong with the judge or its model: `SpecError`, `CapabilityError`, `ModelError`.
+        Raises errors of the judge or its model: `SpecError`, `CapabilityError`, `ModelError`.
         """
         try:
             return judge_sample(sample, judge=self.judge, model=self.engine)
@@ -93,12 +96,14 @@ class Adapted:
             return Failure(sample.id, self.info.name, "engine_error", _logging.error_text(error))
 
     async def aoutcome(self, sample: Sample) -> Outcome:
-        """As `outcome`, on one loop of our own, whatever loops the framework opens and closes."""
+        """Return the outcome like `outcome`, on our own event loop, whatever loops the framework opens or
+        closes.
+        """
         return await _async.in_thread(self.outcome, sample)
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """The inputs that the judge reads beside the fields of every sample, such as log-probabilities."""
+        """The inputs that the judge reads besides the fields of a sample, such as log-probabilities."""
         return tuple(name for name in self.info.reads if name not in FIELDS)
 
     @property
@@ -108,7 +113,8 @@ class Adapted:
         return float(own) if isinstance(own, int | float) else HALF
 
     def name(self, direction: Direction) -> str:
-        """The name of the value: it says what it measures, so that 1 is not taken for its opposite.
+        """Return the name of the value. It states what 1 means, so that it is not mistaken for the
+        opposite.
 
         >>> Adapted("novelty", None).name("minimize"), Adapted("novelty", None).name("maximize")
         ('novelty_hallucination', 'novelty_faithfulness')
@@ -120,20 +126,21 @@ class Adapted:
         return own if measured in own else f"{own}_{measured}"
 
     def value(self, verdict: Verdict, direction: Direction) -> float:
-        """The score in [0, 1], turned where the judge's runs the other way."""
+        """Return the score in [0, 1], inverted if the judge's direction is the other one."""
         return verdict.score if direction == self.info.direction else 1 - verdict.score
 
     def passes(self, verdict: Verdict) -> bool:
-        """Whether the judge is content: it says faithful, or scores on the good side of its threshold.
+        """Return whether the judge accepts the output: it is faithful, or its score is on the good side of
+        the threshold.
 
-        On the threshold itself a score counts as high, as it does for the judges.
+        A score equal to the threshold counts as high, as it does for the judges.
         """
         if verdict.label in (FAITHFUL, HALLUCINATED):
             return verdict.label == FAITHFUL
         return (verdict.score >= self.threshold) == (self.info.direction == "maximize")
 
     def evidence(self, verdict: Verdict) -> dict[str, Any]:
-        """All that a verdict rests on, as plain JSON values; offsets are of characters, `[start, end)`."""
+        """Return a verdict's evidence as plain JSON values. Offsets are of characters, `[start, end)`."""
         return {
             "judge": verdict.judge,
             "label": verdict.label,
@@ -148,12 +155,12 @@ class Adapted:
 
     @property
     def recipe(self) -> str:
-        """The recipe that pins the value, on one line."""
+        """The recipe that determines the value, on one line."""
         return recipe(self.judge, self.engine, seed=0, n=1).line()
 
 
 def told(outcome: Outcome) -> str:
-    """An outcome in words: the label with why, every claim with its quotes, or why there is no verdict."""
+    """Return an outcome in words: the label with its reason and claims, or why there is no verdict."""
     match outcome:
         case Failure():
             return f"{outcome.judge} has no verdict: failed ({outcome.code}): {outcome.message}"
@@ -164,19 +171,21 @@ def told(outcome: Outcome) -> str:
 
 
 def verdict_of(outcome: Outcome) -> Verdict:
-    """The verdict. Raises `NoVerdict` with the reason where there is none."""
+    """Return the verdict. Raises `NoVerdict` with the reason if there is none."""
     if isinstance(outcome, Verdict):
         return outcome
     raise NoVerdict(told(outcome), outcome)
 
 
 def missing(error: ModuleNotFoundError, module: str, package: str) -> Exception:
-    """The error to raise if a framework cannot be imported: what to install, or what it misses itself."""
+    """Return the error to raise if a framework cannot be imported: what to install, or what it lacks
+    itself.
+    """
     return MissingPackage(package) if (error.name or "").partition(".")[0] == module else error
 
 
 def check_direction(direction: str | None, own: Direction) -> Direction:
-    """The direction of a value; None is the judge's own. Raises `SpecError` for other words."""
+    """Return the direction of a value; None means the judge's own. Raises `SpecError` for other words."""
     match direction:
         case None:
             return own
@@ -206,7 +215,7 @@ def _settings(model: Model, base_url: str | None) -> EngineSettings:
             f"{type(model).__name__} is an engine, which knows whom it asks; base_url is for a model that is "
             "named: leave base_url out, or say model='openai:MODEL'"
         )
-    # At once: frameworks write down what a metric was made with, and an address could hold a key.
+    # Checked early: frameworks record the arguments of a metric, and an address could contain a key.
     how = "write http://HOST:PORT/v1, as in base_url='http://127.0.0.1:8080/v1'"
     check_address(base_url.strip(), "an environment variable, such as OPENAI_API_KEY,", how)
     return EngineSettings(base_url=base_url)

@@ -21,20 +21,20 @@ except ModuleNotFoundError as error:
     raise missing(error, "mlflow", "mlflow") from None
 
 EXPECTED = ("expected_response", "expected_output", "expected")
-TEXTS = ("page_content", "content", "text")  # how retriever spans call a document's text
+TEXTS = ("page_content", "content", "text")  # keys of a document's text in retriever spans
 
 
 class JudgeScorer(Scorer):
-    """A judge for `mlflow.genai.evaluate(data, scorers=[JudgeScorer("faithfulness")])`.
+    """Runs a judge in `mlflow.genai.evaluate(data, scorers=[JudgeScorer("faithfulness")])`.
 
-    The value is `yes` where the judge is content and `no` where it is not, as MLflow's own judges say it, so
-    that the mean is the share of faithful outputs, higher is better, and `result.passed` means what it says.
-    The judge's own score is in the metadata with its direction. What could not be judged has an `error` with
-    code and message and no value, and is part of no mean. `rationale` is what the judge says;
-    metadata (texts, as MLflow wants it) is the evidence: claims with quotes and offsets, probability, recipe.
+    The value is `yes` if the judge accepts the output and `no` otherwise, as in MLflow's own judges, so the
+    mean is the share of faithful outputs, higher is better, and `result.passed` works as expected. The
+    metadata has the judge's own score and its direction. A sample without a verdict has an `error` with
+    code and message but no value; no mean includes it. `rationale` is the judge's explanation. The metadata
+    (texts, as MLflow requires) is the evidence: claims with quotes and offsets, probability, recipe.
 
-    `inputs` and `expectations` are read by the column names that datasets know (`question`, `context`,
-    `messages`, `expected_response`, …). Where they hold no context it is what the trace's retrievers found.
+    `inputs` and `expectations` are read by the column names that data sets use (`question`, `context`,
+    `messages`, `expected_response`, …). If they have no context, that of the trace's retrievers is used.
     """
 
     _adapted: Adapted = PrivateAttr()
@@ -49,7 +49,7 @@ class JudgeScorer(Scorer):
         **options: Any,
     ) -> None:
         adapted = Adapted(judge, model, base_url)
-        # A name is part of a metric's, in which MLflow takes few characters.
+        # The name becomes part of a metric's name, where MLflow allows few characters.
         super().__init__(name=name or re.sub(r"[^\w.-]+", "_", adapted.name("maximize")), **options)
         self._adapted = adapted
 
@@ -61,7 +61,7 @@ class JudgeScorer(Scorer):
         expectations: dict[str, Any] | None = None,
         trace: Any = None,
     ) -> Feedback:
-        """The feedback on one row."""
+        """Return the feedback on one row."""
         row = _row(inputs, outputs, expectations or {}, trace)
         return self._feedback(self._adapted.outcome(self._adapted.sample(row)))
 
@@ -106,7 +106,7 @@ def _row(inputs: Any, outputs: Any, expectations: Mapping[str, Any], trace: Any)
 
 
 def _retrieved(trace: Any) -> list[str]:
-    """The texts of the documents that the trace's retrievers answered with."""
+    """Return the texts of the documents returned by the trace's retrievers."""
     spans = trace.search_spans(span_type=SpanType.RETRIEVER)
     return [text for span in spans for document in span.outputs or () if (text := _text(document))]
 

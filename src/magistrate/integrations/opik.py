@@ -17,12 +17,12 @@ except ModuleNotFoundError as error:
 
 
 class JudgeMetric(BaseMetric):
-    """A judge for `opik.evaluate(scoring_metrics=[…])`: `score(output=…, context=[…], input=…)`.
+    """Runs a judge in `opik.evaluate(scoring_metrics=[…])`: `score(output=…, context=[…], input=…)`.
 
     The value is the judge's own score, which for judges of faithfulness is 1 for hallucinated, as in Opik's
-    own hallucination metric; `direction="maximize"` turns it. The name ends in `hallucination` or
-    `faithfulness` accordingly. What could not be judged has `scoring_failed` and the reason, and is part of
-    no mean. `metadata` is the evidence: claims with quotes and offsets, probability, recipe.
+    own hallucination metric. `direction="maximize"` inverts it. The name ends in `hallucination` or
+    `faithfulness` accordingly. A sample without a verdict has `scoring_failed` and the reason, and no mean
+    includes it. `metadata` is the evidence: claims with quotes and offsets, probability, recipe.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class JudgeMetric(BaseMetric):
         messages: Sequence[Mapping[str, Any]] | None = None,
         **others: Any,
     ) -> ScoreResult:
-        """The judge's score of one output; of `others` only what the judge reads is looked at."""
+        """Return the judge's score of one output. Of `others`, only the inputs of the judge are used."""
         sample = self._sample(output, context, input, expected_output, messages, others)
         return self._result(self._adapted.outcome(sample))
 
@@ -62,7 +62,7 @@ class JudgeMetric(BaseMetric):
         messages: Sequence[Mapping[str, Any]] | None = None,
         **others: Any,
     ) -> ScoreResult:
-        """As `score`, awaited."""
+        """Return the judge's score of one output, like `score`."""
         sample = self._sample(output, context, input, expected_output, messages, others)
         return self._result(await self._adapted.aoutcome(sample))
 

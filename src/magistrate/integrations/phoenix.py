@@ -23,13 +23,13 @@ TYPES: dict[str, Any] = {
 
 
 class JudgeEvaluator(Evaluator):
-    """A judge for `evaluate_dataframe` and `evaluate({"output": …, "context": …}, input_mapping)`.
+    """Runs a judge in `evaluate_dataframe` and `evaluate({"output": …, "context": …}, input_mapping)`.
 
-    The score is the judge's own, and `direction` says which way it goes: `minimize` for judges of
-    faithfulness, where 1 means hallucinated; `direction="maximize"` turns score and word. The name ends in
-    `hallucination` or `faithfulness` accordingly. What could not be judged raises `NoVerdict`, which a data
-    frame keeps as an error with no score. `metadata` is the evidence: claims with quotes and offsets,
-    probability, recipe.
+    The score is the judge's own, and `direction` states which way it goes: `minimize` for judges of
+    faithfulness, where 1 means hallucinated. `direction="maximize"` inverts the score. The name ends in
+    `hallucination` or `faithfulness` accordingly. A sample without a verdict raises `NoVerdict`, which a
+    data frame keeps as an error without a score. `metadata` is the evidence: claims with quotes and
+    offsets, probability, recipe.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class JudgeEvaluator(Evaluator):
 
 
 def _schema(info: JudgeInfo) -> type[BaseModel]:
-    """The columns that the judge needs, and those that it reads where they are there."""
+    """Return the input schema: the columns that the judge requires, and those that it reads if they exist."""
     names = list(dict.fromkeys((*info.requires, *info.reads, "output")))
     fields: dict[str, Any] = {}
     for name in names:

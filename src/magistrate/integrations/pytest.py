@@ -1,6 +1,6 @@
-"""The pytest plugin: a `judge` fixture and a marker that turns a data set into test cases.
+"""Pytest plugin: a `judge` fixture, and a marker that runs a test once per sample of a data set.
 
-Loaded by every pytest that finds the package, so that it imports nothing but pytest until it is used.
+Every pytest run loads it if the package is installed, so it imports only pytest until it is used.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MARKER = "magistrate_dataset"
 GROUP = "magistrate"
 """The group that pytest-xdist gives to one worker, with `--dist loadgroup`."""
 ENGINE = "magistrate_engine"
-JUDGING = "magistrate_judging"  # what the fixture `judge` needs, unless a project has a `judge` of its own
-TOLD = 3  # rows that cannot be read, in a message
+JUDGING = "magistrate_judging"  # used by the fixture `judge`, unless a project defines its own `judge`
+TOLD = 3  # number of unreadable rows in a message
 TAKES = (
     "limit",
     "sample",
@@ -31,7 +31,7 @@ TAKES = (
     "labels",
     "view",
     "need_output",
-)  # those of magistrate.load
+)  # options of magistrate.load
 HELP = (
     f"{MARKER}(source, *, {', '.join(TAKES)}): run the test once for each sample of "
     "a data set, as its argument 'sample'."
@@ -46,7 +46,7 @@ OPTIONS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--magistrate-judge` and `--magistrate-model`, and the same in the ini file."""
+    """Add `--magistrate-judge` and `--magistrate-model`, and the same settings of the ini file."""
     group = parser.getgroup("magistrate", "Magistrate: is what a model wrote faithful?")
     for name, told in OPTIONS.items():
         parser.addini(f"magistrate_{name}", told, default="")
@@ -54,12 +54,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", HELP)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One case a sample, for a test with the marker."""
+    """Create one test case per sample, for a test with the marker."""
     marker = metafunc.definition.get_closest_marker(MARKER)
     if marker is None:
         return
@@ -76,7 +76,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests that ask the engine into one group, so that pytest-xdist can keep them in one process."""
+    """Put tests that use the engine into one group, so that pytest-xdist can run them in one process."""
     if not config.pluginmanager.hasplugin("xdist"):
         return
     for item in items:
@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def magistrate_engine(pytestconfig: pytest.Config) -> Engine:
-    """The engine that `judge` asks, loaded once a process; define your own in conftest.py to replace it."""
+    """The engine of `judge`, loaded once per process. To replace it, define your own in conftest.py."""
     from magistrate.judges import registry
 
     return registry.engine(_setting(pytestconfig, "model"))
@@ -96,7 +96,7 @@ def magistrate_engine(pytestconfig: pytest.Config) -> Engine:
 
 @pytest.fixture(scope="session")
 def magistrate_judging(request: pytest.FixtureRequest) -> Judging:
-    """The judge that is named, with the engine only where it asks one."""
+    """The selected judge, with an engine only if it uses one."""
     from magistrate.engines.none import NONE
     from magistrate.judges import registry
     from magistrate.testing import Judging
@@ -107,18 +107,20 @@ def magistrate_judging(request: pytest.FixtureRequest) -> Judging:
 
 @pytest.fixture(scope="session")
 def judge(magistrate_judging: Judging) -> Judging:
-    """A judge and its engine: `judge(output, context=…)` is a verdict, `judge.assert_faithful(…)` a test."""
+    """A judge with its engine: `judge(output, context=…)` returns a verdict, `judge.assert_faithful(…)`
+    tests.
+    """
     return magistrate_judging
 
 
 def _setting(config: pytest.Config, name: str) -> str | None:
-    """A setting from the command line, else from the ini file, else None."""
+    """Return a setting from the command line, else from the ini file, else None."""
     given: str | None = config.getoption(f"--magistrate-{name}") or config.getini(f"magistrate_{name}")
     return given or None
 
 
 def _samples(metafunc: pytest.Metafunc, marker: pytest.Mark) -> list[Sample]:
-    """The samples of a marker; what of them cannot be read ends the collection, so that none is missed."""
+    """Return the samples of a marker. Unreadable rows abort the collection, so that no sample is missed."""
     from magistrate.datasets import load
     from magistrate.datasets.fields import near
     from magistrate.errors import MagistrateError
@@ -154,19 +156,19 @@ def _samples(metafunc: pytest.Metafunc, marker: pytest.Mark) -> list[Sample]:
 
 
 def _in_marker(message: str) -> str:
-    """A message that speaks of options of the command line, in the words of the marker."""
+    """Rewrite command-line options in a message as arguments of the marker."""
     mapped = MAPPED.sub(lambda found: f'mapping={{"{found[1]}": "{found[2]}"}}', message)
     mapped = LABELS.sub(lambda found: f"labels={{{_pairs(found[1])}}}", mapped)
     return OPTION.sub(lambda found: "mapping" if found[1] else str(found[2]), mapped)
 
 
 def _pairs(words: str) -> str:
-    """`ok=MEANING,bad=MEANING` as the items of a dict."""
+    """Rewrite `ok=MEANING,bad=MEANING` as the items of a dict."""
     return ", ".join(": ".join(f'"{word}"' for word in pair.split("=", 1)) for pair in words.split(","))
 
 
 def _place(source: Any, metafunc: pytest.Metafunc) -> Any:
-    """A file beside the test or below the root, else what was named."""
+    """Return the path of a file beside the test or in the root folder, or else `source` unchanged."""
     if isinstance(source, str | Path):
         for folder in (metafunc.definition.path.parent, metafunc.config.rootpath):
             if (folder / source).is_file():

@@ -25,13 +25,14 @@ COLUMNS = {
 
 
 class JudgeMetric(SingleTurnMetric, MultiTurnMetric):
-    """A judge for `ragas.evaluate(dataset, metrics=[JudgeMetric("faithfulness")])`, of both kinds of samples.
+    """Runs a judge in `ragas.evaluate(dataset, metrics=[JudgeMetric("faithfulness")])`, on both kinds of
+    samples.
 
-    The score is turned so that higher is better, as in Ragas: for judges of faithfulness 1 means faithful.
-    What could not be judged raises `NoVerdict`, of which `evaluate` makes NaN, or the error itself with
-    `raise_exceptions=True`; its means leave NaN out. Ragas keeps bare numbers as scores, so that the evidence
-    (claims with quotes and offsets, probability, recipe) is in the traces of the result, under the metric's
-    name and `evidence`.
+    The score is inverted if needed so that higher is better, as in Ragas: for judges of faithfulness 1
+    means faithful. A sample without a verdict raises `NoVerdict`. `evaluate` turns it into NaN, which its
+    means leave out, or raises it with `raise_exceptions=True`. Ragas stores only numbers as scores, so the
+    evidence (claims with quotes and offsets, probability, recipe) is in the traces of the result, under the
+    metric's name and `evidence`.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class JudgeMetric(SingleTurnMetric, MultiTurnMetric):
         }
 
     def init(self, run_config: Any) -> None:
-        """Nothing: the judge's engine is made at the first sample."""
+        """Do nothing: the judge's engine is created at the first sample."""
 
     async def _single_turn_ascore(self, sample: Any, callbacks: Any) -> float:
         return await self._scored(sample, callbacks)
@@ -69,7 +70,7 @@ class JudgeMetric(SingleTurnMetric, MultiTurnMetric):
         read = self._adapted.read(sample, ragas_row)
         verdict = verdict_of(await self._adapted.aoutcome(read))
         evidence = {**self._adapted.evidence(verdict), "direction": "maximize"}
-        # Ragas shows what ran below a metric as its prompts, each with what came out.
+        # Ragas shows the steps below a metric as its prompts, each with its output.
         below, _ = new_group(
             "evidence",
             inputs={"data": to_row(read)},

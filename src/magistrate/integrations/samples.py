@@ -1,11 +1,11 @@
-"""Other tools' test cases, samples, logs and spans as data sets; objects are read without their packages.
+"""Load other tools' test cases, samples, logs and spans as data sets; their packages are not imported.
 
     from magistrate.integrations.samples import from_deepeval
 
     magistrate.evaluate(from_deepeval(test_cases), judges=["faithfulness"])
 
-A row that cannot be read is one of the set's `problems`, named with its field, and the others go on;
-DatasetError where none can.
+A row that cannot be read becomes one of the set's `problems`, with its field, and reading goes on.
+DatasetError if no row can be read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from magistrate.datasets.spans.samples import gathered
 from magistrate.types import Sample
 
 Mapped = Mapping[str, str] | None
-ROLES = {"human": "user", "ai": "assistant"}  # Ragas's words for who speaks
+ROLES = {"human": "user", "ai": "assistant"}  # Ragas's names of roles
 
 
 def from_deepeval(cases: Any, *, mapping: Mapped = None) -> Dataset:
-    """`LLMTestCase`s and `ConversationalTestCase`s, or an `EvaluationDataset` of them.
+    """Load `LLMTestCase`s and `ConversationalTestCase`s, or an `EvaluationDataset` of them.
 
-    The context is `retrieval_context`, else `context`; of a conversation both, and the output is the
+    The context is `retrieval_context`, else `context`. A conversation uses both, and its output is the
     assistant's last turn.
     """
     given = getattr(cases, "test_cases", cases)
@@ -38,20 +38,21 @@ def from_deepeval(cases: Any, *, mapping: Mapped = None) -> Dataset:
 
 
 def from_ragas(samples: Any, *, mapping: Mapped = None) -> Dataset:
-    """`SingleTurnSample`s or `MultiTurnSample`s, or an `EvaluationDataset` of them.
+    """Load `SingleTurnSample`s or `MultiTurnSample`s, or an `EvaluationDataset` of them.
 
-    The context is `retrieved_contexts`; of a conversation the output is the last message of the AI, and what
-    tools answered is part of what was said before.
+    The context is `retrieved_contexts`. In a conversation, the output is the last AI message, and the
+    results of tools are part of the earlier messages.
     """
     given = getattr(samples, "samples", samples)
     return _read("ragas sample", given, ragas_row, ("response", "user_input"), mapping)
 
 
 def from_inspect(log: Any, *, mapping: Mapped = None) -> Dataset:
-    """An `EvalLog`, a list of its samples, or the path of a log (`.eval` or `.json`).
+    """Load an `EvalLog`, a list of its samples, or the path of a log (`.eval` or `.json`).
 
-    The context is metadata under a known name, such as `documents`; `{"context": "store.found"}` names
-    another place: `metadata.NAME`, `store.NAME`, or `tools` for what tools answered.
+    The context is metadata under a known name, such as `documents`. A mapping such as
+    `{"context": "store.found"}` selects another place: `metadata.NAME`, `store.NAME`, or `tools` for the
+    results of tools.
     """
     if isinstance(log, str | Path):
         return load(log, mapping=mapping)
@@ -60,11 +61,11 @@ def from_inspect(log: Any, *, mapping: Mapped = None) -> Dataset:
 
 
 def from_openinference(spans: Any, *, mapping: Mapped = None) -> Dataset:
-    """Spans by OpenInference or another convention: Phoenix's data frame, dicts, an export as OTLP/JSON,
+    """Load spans by OpenInference or another convention: Phoenix's data frame, dicts, an OTLP/JSON export,
     or the path of such a file.
 
-    One answer makes one sample: what a trace's outermost chain or agent answered, else its last model call,
-    with what was retrieved before as the context.
+    Each answer becomes one sample: the output of a trace's outermost chain or agent, or else of its last
+    model call, with the documents retrieved before as the context.
     """
     if isinstance(spans, str | Path):
         return load(spans, mapping=mapping)
@@ -74,7 +75,7 @@ def from_openinference(spans: Any, *, mapping: Mapped = None) -> Dataset:
 
 
 def deepeval_row(case: Any) -> dict[str, Any]:
-    """The columns of one test case, by DeepEval's names. Raises `RowError` for what is none."""
+    """Return the columns of one test case, by DeepEval's names. Raises `RowError` for another type."""
     if hasattr(case, "turns"):
         return _conversation(case)
     if not hasattr(case, "actual_output"):
@@ -106,12 +107,12 @@ def _conversation(case: Any) -> dict[str, Any]:
 
 
 def _documents(texts: Any) -> list[str]:
-    """The texts of a context, whose items may carry their source: `RetrievedContextData`."""
+    """Return the texts of a context, whose items may include their source: `RetrievedContextData`."""
     return [getattr(each, "context", each) for each in texts or ()]
 
 
 def ragas_row(sample: Any) -> dict[str, Any]:
-    """The columns of one sample, by Ragas's names. Raises `RowError` for what is none."""
+    """Return the columns of one sample, by Ragas's names. Raises `RowError` for another type."""
     if not hasattr(sample, "user_input"):
         raise RowError(f"must be a SingleTurnSample or a MultiTurnSample, got {type(sample).__name__}")
     row = _filled(**vars(sample))
@@ -135,7 +136,7 @@ def _read(
     outputs: tuple[str, str],
     mapping: Mapped,
 ) -> Dataset:
-    """A set of `what`; `outputs` are the fields that an output comes from, the second in a conversation."""
+    """Load a data set of `what`. `outputs` are the fields with an output, the second in a conversation."""
     alone, spoken = outputs
 
     def rows() -> Iterator[Row | Problem]:
@@ -156,7 +157,7 @@ def _read(
 
 
 def _plain(value: Any) -> Any:
-    """Pydantic objects inside a row, such as tool calls, as what they hold."""
+    """Convert pydantic objects inside a row, such as tool calls, to plain values."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -177,7 +178,7 @@ def _span_rows(spans: Iterable[Any]) -> Iterator[Row | Problem]:
 
 
 def _set(name: str, rows: Iterable[Row | Problem], mapping: Mapped) -> Dataset:
-    """A data set of rows, whose problems say which row and which field."""
+    """Return a data set of rows. Its problems name the row and the field."""
     found = load([_sample(row, mapping) for row in rows])
     found.name = name
     return found

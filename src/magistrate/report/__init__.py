@@ -1,4 +1,4 @@
-"""Reports of a run: figures from outcomes, shown in the terminal, as HTML, and in files."""
+"""Reports of a run: metrics computed from outcomes, shown in the terminal, as HTML and in files."""
 
 from magistrate.report.export import table, to_pandas
 from magistrate.report.summary import baselines, summarize

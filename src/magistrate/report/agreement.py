@@ -1,4 +1,4 @@
-"""Agreement of a judge with its reference, in the terminal."""
+"""Print the agreement of a judge with its reference in the terminal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NAMES = {
 }
 SLICED = ("observed", "kappa", "alpha", "ac1")
 SHORT = {"observed": "observed", "kappa": "kappa", "alpha": "alpha", "ac1": "AC1"}
-LEAST_EXCERPT = 8  # columns below which a text is not shown at all
-WIDE = 118  # columns from which slices have room for every interval
+LEAST_EXCERPT = 8  # width in columns below which no excerpt is shown
+WIDE = 118  # width in columns from which slices show every metric
 
 
 def render_agreement(report: AgreementReport, console: Console, listed: int = 10) -> None:
-    """Print the figures, the table, the slices and the first `listed` disagreements."""
+    """Print the agreement metrics, the table, the slices and the first `listed` disagreements."""
     for part in _parts(report, console, listed):
         console.print(part)
     if report.overall.n:
@@ -42,7 +42,7 @@ def render_agreement(report: AgreementReport, console: Console, listed: int = 10
 
 
 def _weights(labels: tuple[str, ...], places: tuple[float, ...]) -> str:
-    """What the weights of the kappas are."""
+    """Return a sentence that explains the weights of the weighted kappas."""
     order = " < ".join(map(plain, labels))
     if places == tuple(range(len(labels))):
         return f"Weighted kappa: labels that are n places apart in {order} disagree by n, or by n squared."
@@ -78,7 +78,7 @@ def _parts(report: AgreementReport, console: Console, listed: int) -> Iterator[R
 
 
 def _matrix(report: AgreementReport, width: int) -> Table:
-    """The reference down, the judge across, and both sides' base rates."""
+    """Return the table of labels: reference in rows, judge in columns, with the base rates of both."""
     overall = report.overall
     room = max((width - 30) // len(report.labels) - 2, 3)
     table = numbers("reference \\ judge", *(cut(label, room) for label in report.labels), "share")
@@ -106,7 +106,7 @@ def _raters(raters: Raters) -> Iterator[RenderableType]:
 
 
 def _slices(report: AgreementReport, width: int) -> Table:
-    # Within one gold label the reference is a constant, and kappa and its like are 0 whatever the judge says.
+    # Within one gold label the reference is constant, so kappa and similar metrics are always 0.
     constant = report.by == "label"
     shown = SLICED[:1] if constant else SLICED if width >= WIDE else SLICED[:2]
     table = numbers(report.by or "", "n", *(SHORT[name] for name in shown))

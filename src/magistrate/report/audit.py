@@ -1,6 +1,6 @@
-"""An audit in the terminal and as a page: what flips the judge, the most serious first.
+"""Print an audit in the terminal or as a page: what flips the judge, the most serious first.
 
-Changes that may well flip it come after those that should not.
+Changes that may legitimately flip it come after those that should not.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ KEY = (
     "size; score: its mean change. Gravest first: by flips beyond the control. Brackets: 95 % intervals over "
     "other contexts (and attacks)."
 )
-SURE = 0.005  # scores that move less than this are said to stay
+SURE = 0.005  # smaller changes of scores are reported as none
 
 
 def words(finding: Finding, audit: Audit) -> str:
-    """What a check found, in a sentence or two."""
+    """Return what a check found, in a sentence or two."""
     effect = finding.effect
     if effect is None:
         return f"Not applicable: {finding.not_applicable}."
@@ -72,7 +72,7 @@ def _flips(effect: Effect) -> str:
 
 
 def _why(excess: Estimate) -> str:
-    """Why there is no interval, where there is none and it is not plain to see."""
+    """Return why there is no interval, if it is missing for a reason that is not obvious."""
     return f", {excess.undefined}" if excess.low is None and excess.value and excess.undefined else ""
 
 
@@ -95,7 +95,7 @@ def _score(effect: Effect, audit: Audit) -> Iterator[str]:
 
 
 def _one_way(effect: Effect) -> bool:
-    """Whether it is known which way scores move: by an interval, or all alike in contexts enough for one."""
+    """Return whether the direction of change is known: by an interval, or by agreement in enough contexts."""
     enough = effect.contexts >= LEAST_GROUPS and (effect.changes == 1 or effect.changes >= LEAST_GROUPS)
     return effect.moved.low is not None or enough
 
@@ -114,7 +114,7 @@ def _lost(effect: Effect) -> Iterator[str]:
 
 
 def signed(estimate: Estimate) -> str:
-    """`+.03 [-.01, +.07]`; a dash where there is nothing."""
+    """Format as `+.03 [-.01, +.07]`; a dash if there is no value."""
     if estimate.value is None:
         return "-"
     if estimate.low is None or estimate.high is None:
@@ -128,14 +128,14 @@ def _signed(value: float) -> str:
 
 
 def share(estimate: Estimate | None) -> str:
-    """`.12 [.05, .26]`; empty where there is none, a dash where it is not known."""
+    """Format as `.12 [.05, .26]`; empty for None, a dash if it is unknown."""
     if estimate is None:
         return ""
     return f"{decimal(estimate.value)} {interval(estimate)}".strip()
 
 
 def facts(audit: Audit) -> list[tuple[str, str]]:
-    """What pins the figures, name by name."""
+    """Return the facts that make the audit reproducible, as pairs of name and text."""
     known = [("judge", audit.judge), ("data", f"{audit.dataset}, n={audit.n_samples}")]
     known.append(("judgements", f"{audit.n_judged:,} of {audit.n_planned:,} in {duration(audit.seconds)}"))
     if audit.attacks:
@@ -145,7 +145,7 @@ def facts(audit: Audit) -> list[tuple[str, str]]:
 
 
 def render(audit: Audit, console: Console) -> None:
-    """Print the audit: a line a check, gravest first, then what each line means, then the recipe."""
+    """Print the audit: a line per check, most serious first, then an explanation of each, then the recipe."""
     console.print(Text.assemble("audit of ", (plain(audit.judge), "bold")))
     if not audit.complete:
         console.print(
@@ -170,7 +170,7 @@ def render(audit: Audit, console: Console) -> None:
 
 
 def groups(audit: Audit) -> list[tuple[str, list[Finding]]]:
-    """The findings under a heading each: what should not flip the judge, then what may; no empty group."""
+    """Return the findings by heading: what should not flip the judge, then what may; no empty groups."""
     found = (
         (FAULTS, [each for each in audit.findings if each.check not in MAY_DIFFER]),
         (NO_FAULTS, [each for each in audit.findings if each.check in MAY_DIFFER]),
@@ -179,7 +179,7 @@ def groups(audit: Audit) -> list[tuple[str, list[Finding]]]:
 
 
 def row(finding: Finding) -> tuple[str, str, str, str]:
-    """Pairs, flipped, control and score of a finding; dashes where it does not apply."""
+    """Return pairs, flips, control and score of a finding; dashes if it does not apply."""
     effect = finding.effect
     if effect is None:
         return ("-", "-", "-", "-")
@@ -188,7 +188,7 @@ def row(finding: Finding) -> tuple[str, str, str, str]:
 
 
 def page(audit: Audit) -> str:
-    """The audit as one HTML page that needs nothing else; all that comes from outside is escaped."""
+    """Return the audit as one self-contained HTML page. All untrusted text is escaped."""
     from magistrate.report.html import document
 
     def said(finding: Finding) -> dict[str, Any]:

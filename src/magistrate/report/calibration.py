@@ -1,4 +1,4 @@
-"""A calibration and the share of hallucinated outputs (prevalence), in the terminal and in a notebook."""
+"""Print a calibration and the share of hallucinated outputs (prevalence), in terminal and notebook."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = {
     "flagged": "share flagged",
     "cost": "cost a sample",
 }
-BAR = 24  # columns that stand for 1
+BAR = 24  # width in columns of a bar of 1
 KEY = (
     "Bar: the share of these samples that is hallucinated in truth. │: their mean score. Where scores are "
     "probabilities, the bar ends there."
@@ -43,7 +43,7 @@ FOOT = (
 
 
 def render_calibration(fit: Fit, told: CalibrationFile, console: Console) -> None:
-    """Print what was fitted, how reliable scores are before and after, figures and remarks."""
+    """Print the fit, the reliability of scores before and after it, metrics and remarks."""
     head = Text.assemble((plain(told.judge.words), "bold"), f"  {fit.method} on {plain(told.data.dataset)}")
     console.print(head)
     console.print(lines(*_facts(fit, told)))
@@ -62,7 +62,7 @@ def render_calibration(fit: Fit, told: CalibrationFile, console: Console) -> Non
 
 
 def diagram(found: Reliability) -> Table:
-    """A reliability diagram, one row a bin of scores."""
+    """Return a reliability diagram with one row per bin of scores."""
     table = numbers("scores", "n", "mean", "hallucinated")
     table.add_column("0" + " " * (BAR - 1) + "1", no_wrap=True)
     for each in found.bins:
@@ -72,7 +72,7 @@ def diagram(found: Reliability) -> Table:
 
 
 def figures_html(fit: Fit, told: CalibrationFile) -> str:
-    """Figures and remarks as HTML, all of it escaped."""
+    """Return metrics and remarks as escaped HTML."""
     rows = [
         [
             NAMES.get(name, name),
@@ -110,7 +110,7 @@ def _figures(fit: Fit) -> Table:
 
 
 def _beside_chance(found: Reliability) -> Text:
-    """An ECE and what scores that are the very probabilities would show at this n."""
+    """Return an ECE, and in parentheses the ECE that perfectly calibrated scores would show at this n."""
     return Text.assemble((decimal(found.ece), "bold"), " ", (f"({decimal(found.ece_by_chance)})", "dim"))
 
 
@@ -190,7 +190,7 @@ def render_prevalence(
     remarks: tuple[str, ...],
     console: Console,
 ) -> None:
-    """Print the four estimates, what they rest on, and what limits them."""
+    """Print the four estimates, the data behind them, and their limitations."""
     console.print(Text(plain(head), style="bold"))
     console.print()
     table = numbers("share that is hallucinated", "estimate")
@@ -209,7 +209,7 @@ def render_prevalence(
 def prevalence_html(
     found: Prevalence, head: str, facts: tuple[tuple[str, str], ...], remarks: tuple[str, ...]
 ) -> str:
-    """The same as HTML, all of it escaped."""
+    """Return the estimates of `render_prevalence` as escaped HTML."""
     rows = [
         [words, decimal(getattr(found, name).value), interval(getattr(found, name))]
         for name, words in PREVALENCE_ROWS.items()

@@ -1,7 +1,7 @@
-"""Charts of how a judge's scores relate to the truth, and of what changes over time, drawn as SVG.
+"""Draw charts as SVG: how a judge's scores relate to the truth, and what changes over time.
 
-The elements have classes (`fill-…`, `stroke-…`) and no style of their own: the style sheet of the page gives
-them their colours, and a policy that allows no inline styles lets them stand.
+The elements have classes (`fill-…`, `stroke-…`) and no inline styles. The page's style sheet gives them
+their colours, so they work under a policy that forbids inline styles.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 302.4, 237.6
 VIEW_BOX = f"0 0 {WIDTH:g} {HEIGHT:g}"
-LEFT, RIGHT, TOP, BOTTOM = 40.8, 291.8, 16.6, 200.8  # the plot's edges in the picture
-MARGIN = 0.02  # beyond 0 and 1, so that a line at the edge is seen whole
+LEFT, RIGHT, TOP, BOTTOM = 40.8, 291.8, 16.6, 200.8  # the plot's edges in the image
+MARGIN = 0.02  # beyond 0 and 1, so that a line at the edge is fully visible
 TICKS = ((0.0, "0.00"), (0.25, "0.25"), (0.5, "0.50"), (0.75, "0.75"), (1.0, "1.00"))
-STEPS = 400  # steps along each axis that a curve is drawn in: finer ones would not be seen
+STEPS = 400  # drawing resolution of a curve along each axis; finer steps would not be visible
 BINS = 20
 
-TOPS = (0.05, 0.1, 0.25, 0.5, 1.0)  # where an axis of shares may end
-TIMES = 4  # names of times along an axis, at most
+TOPS = (0.05, 0.1, 0.25, 0.5, 1.0)  # possible ends of an axis of shares
+TIMES = 4  # maximum number of time labels on an axis
 
 LINE = 'fill="none" class="stroke-accent" stroke-width="1.8"'
 CHANCE = 'fill="none" class="stroke-dim" stroke-width="1" stroke-dasharray="2 3"'
@@ -51,9 +51,9 @@ STACK = (
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The part of a picture inside its axes.
+    """The part of an image inside its axes.
 
-    `x` and `y` are the picture's units at which the values `first` and `last` lie, across and up.
+    `x` and `y` are the image coordinates of the values `first` and `last`, horizontally and vertically.
     """
 
     x: tuple[float, float]
@@ -62,7 +62,7 @@ class Area:
     last: tuple[float, float]
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where in the picture a point lies.
+        """Return the image coordinates of a point.
 
         >>> Area((40.0, 300.0), (200.0, 20.0), (0.0, 0.0), (1.0, 1.0)).at(0.5, 1.0)
         (170.0, 20.0)
@@ -81,9 +81,9 @@ UNIT = Area((LEFT, RIGHT), (BOTTOM, TOP), (-MARGIN, -MARGIN), (1 + MARGIN, 1 + M
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture: its title, what it shows in words, and an `<svg>` element.
+    """A chart: its title, a description in words, and an `<svg>` element.
 
-    `area` says where in the picture a point lies; `points` are its points in words if they are few.
+    `area` maps values to image coordinates. `points` describes its points in words, if they are few.
     """
 
     title: str
@@ -94,10 +94,10 @@ class Chart:
 
 
 def charts_of(scores: JudgeScores, judge: JudgeReport) -> tuple[Chart, ...]:
-    """All charts that a judge's scores allow.
+    """Return all charts that a judge's scores allow.
 
-    Curves need both labels, reliability needs one. Without labels, or if the run does not say how scores are
-    read, there is only the histogram. All but the histogram are of 1 - score if a low score means
+    Curves need both labels, reliability needs one. Without labels, or if the run does not state how scores
+    are read, there is only the histogram. All but the histogram use 1 - score if a low score means
     hallucinated.
     """
     from magistrate.metrics.reliability import reliability as measured
@@ -115,7 +115,7 @@ def charts_of(scores: JudgeScores, judge: JudgeReport) -> tuple[Chart, ...]:
 
 
 def roc(truth: NDArray[np.bool_], scores: NDArray[np.float64], area: Estimate) -> Chart:
-    """The share of hallucinated samples found against the share of faithful ones accused.
+    """Draw the ROC curve: the true positive rate (hallucinated) against the false positive rate.
 
     `truth` bool `[n]` with both values, `scores` float `[n]` in [0, 1].
     """
@@ -133,7 +133,7 @@ def roc(truth: NDArray[np.bool_], scores: NDArray[np.float64], area: Estimate) -
 
 
 def precision_recall(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> Chart:
-    """How many of those called hallucinated are so, against how many of the hallucinated are found.
+    """Draw the precision-recall curve for hallucinated.
 
     The arguments are those of `roc`.
     """
@@ -147,7 +147,7 @@ def precision_recall(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> C
         f"Average precision is {decimal(mean)}; the dotted line is the share of hallucinated samples, "
         f"{decimal(base)}, which is the precision of calling everything so."
     )
-    # A step for every threshold: its precision holds from the recall before it to its own.
+    # One step per threshold: its precision applies from the previous recall to its own.
     steps = np.stack([recall[:-1], recall[1:]], axis=1).ravel(), np.repeat(precision, 2)
     parts = [
         _path(UNIT, [(0, base), (1, base)], CHANCE),
@@ -157,7 +157,7 @@ def precision_recall(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> C
 
 
 def reliability(found: Reliability) -> Chart:
-    """The share that is hallucinated in truth against the score, bin by bin, with 95 % intervals."""
+    """Draw the true share of hallucinated against the score, by bin, with 95 % intervals."""
     parts = [_path(UNIT, [(0, 0), (1, 1)], CHANCE)]
     for each in found.bins:
         share, x = each.observed, each.mean_score
@@ -181,7 +181,7 @@ def reliability(found: Reliability) -> Chart:
 
 
 def scores_by_label(groups: Mapping[str, ArrayLike]) -> Chart:
-    """A histogram of the scores of one group of samples or of two, by the names of the groups."""
+    """Draw a histogram of the scores of one or two groups of samples, by group name."""
     import numpy as np
 
     edges = np.linspace(0, 1, BINS + 1)
@@ -210,9 +210,9 @@ def scores_by_label(groups: Mapping[str, ArrayLike]) -> Chart:
 
 
 def shares_over_time(title: str, times: Sequence[str], shares: Sequence[Estimate], words: str) -> Chart:
-    """A share in each of several times, with its 95 % interval; a time without one has a gap and a dash.
+    """Draw a share over several periods with its 95 % interval. A period without one has a gap and a dash.
 
-    A point whose interval is not known is hollow. The axis ends at the least of `TOPS` that all fits below.
+    A point without a known interval is hollow. The axis ends at the smallest of `TOPS` that fits all.
     """
     most = max((each.high or each.value or 0.0 for each in shares), default=0.0)
     top = next(each for each in TOPS if most <= each or each == TOPS[-1])
@@ -247,9 +247,9 @@ def shares_over_time(title: str, times: Sequence[str], shares: Sequence[Estimate
 def counts_over_time(
     title: str, times: Sequence[str], groups: Mapping[str, Sequence[int | None]], words: str
 ) -> Chart:
-    """How many of each of at most four groups there were in several times, one above the other.
+    """Draw stacked counts of at most four groups over several periods.
 
-    None stands for a time of which nothing is known: it has a dash.
+    None means that nothing is known about a period: it gets a dash.
     """
     sums = [sum(filter(None, counts)) for counts in zip(*groups.values(), strict=True)]
     most = _round_up(max([*sums, 1]))
@@ -283,7 +283,7 @@ def counts_over_time(
 
 
 def _broken(area: Area, line: list[tuple[float, float]], parts: list[str]) -> list[tuple[float, float]]:
-    """Draw a line that ends here, if it is one; the next one begins empty."""
+    """Draw the line so far if it has at least two points, and return an empty one."""
     if len(line) > 1:
         parts.append(_path(area, line, LINE))
     return []
@@ -304,7 +304,7 @@ def _svg(
     y_ticks: Sequence[tuple[float, str]] = TICKS,
     x_ticks: Sequence[tuple[float, str]] = TICKS,
 ) -> str:
-    """The picture: both axes with their names and ticks, then the parts."""
+    """Return the image: both axes with their names and ticks, then the parts."""
     drawn = "".join([*_axes(area, names, y_ticks, x_ticks), *parts])
     return f'<svg viewBox="{VIEW_BOX}" aria-hidden="true">{drawn}</svg>'
 
@@ -339,7 +339,7 @@ def _path(area: Area, points: Sequence[tuple[float, float]], look: str) -> str:
 
 
 def _visible_points(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[tuple[float, float]]:
-    """The points of a curve without those that fall on the same spot as the one before."""
+    """Return the points of a curve without those that round to the same place as the one before."""
     import numpy as np
 
     spots = np.round(np.stack([x, y]) * STEPS)
@@ -349,7 +349,7 @@ def _visible_points(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[tupl
 
 
 def _round_up(most: int) -> int:
-    """The least of 4, 8, 12, 20, 40, 60, 80, 100, 120, 200, 400 and so on that is no less than `most`."""
+    """Return the smallest of 4, 8, 12, 20, 40, 60, 80, 100, 120, 200, 400 and so on not below `most`."""
     size = 1
     while True:
         for step in (1, 2, 3, 5, 10, 15, 20, 25):
@@ -359,7 +359,7 @@ def _round_up(most: int) -> int:
 
 
 def _short(count: int) -> str:
-    """A count in few characters.
+    """Format a count in few characters.
 
     >>> _short(950), _short(40_000), _short(2_500_000)
     ('950', '40k', '2.5M')

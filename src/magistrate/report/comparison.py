@@ -1,4 +1,4 @@
-"""Comparisons of judges, and the samples that one needs, in the terminal."""
+"""Print comparisons of judges, and the sample sizes that they need, in the terminal."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 NAMES = {"balanced_accuracy": "balanced accuracy", "f1": "F1", "auroc": "AUROC", "brier": "Brier score"}
 MOST_TABLES = 6
-FIRST = ("balanced_accuracy", "f1", "auroc")  # where there is no room for every metric
-ROOM = 20  # columns for a figure with its interval
-WIDE = 76  # columns from which there is room for all of a difference, and for whole labels
+FIRST = ("balanced_accuracy", "f1", "auroc")  # shown if there is no room for every metric
+ROOM = 20  # columns for a value with its interval
+WIDE = 76  # width in columns from which all parts of a difference and whole labels are shown
 LONGEST = 20  # columns for the name of a judge
 KEY = (
     "Brackets: 95 % intervals, by a bootstrap of whole contexts, wider where these are few; differences are "
@@ -37,7 +37,7 @@ KEY = (
 
 
 def render_comparison(comparison: Comparison, console: Console, listed: int = 10) -> None:
-    """Print what every side is, every pair's differences in figures and words, and `listed` flips of each."""
+    """Print every side, the differences of every pair in numbers and words, and `listed` flips of each."""
     for part in _parts(comparison, console, listed):
         console.print(part)
 
@@ -78,7 +78,7 @@ def _parts(comparison: Comparison, console: Console, listed: int) -> Iterator[Re
 
 
 def family_text(asked: Sequence[str], family: int) -> str:
-    """What was asked, and what its p values are corrected for."""
+    """Return which metrics were asked about, and what their p values are corrected for."""
     names = " and ".join(NAMES.get(name, name) for name in asked)
     if family < 2:
         return f"Asked about: {names}; one p value, so nothing is corrected."
@@ -86,7 +86,7 @@ def family_text(asked: Sequence[str], family: int) -> str:
 
 
 def _sides(comparison: Comparison) -> Table:
-    """Coverage and labels, one row a side."""
+    """Return a table of coverage and labels with one row per side."""
     table = numbers("judge", "ok", "coverage", "failed", "abstained")
     table.add_column("labels on the shared")
     for side in comparison.sides:
@@ -102,7 +102,7 @@ def _sides(comparison: Comparison) -> Table:
 
 
 def _figures(comparison: Comparison, width: int) -> Table:
-    """Metrics down and the sides across; many sides stand down, with as many metrics as there is room."""
+    """Return a table of metrics by side. Many sides become rows, with as many metrics as fit."""
     sides = comparison.sides
     if ROOM * len(sides) + len("balanced accuracy") <= width:
         table = numbers("metric", *distinct_names([side.name for side in sides], ROOM - 2))
@@ -164,7 +164,7 @@ def _flips(pair: PairResult, width: int, listed: int) -> Iterator[RenderableType
     for name in ("gold", *distinct_names(both, 16), "right"):
         table.add_column(name, no_wrap=True)
     room = max(16, width - 64)
-    label = 12 if width >= WIDE else 6  # labels give way, scores do not
+    label = 12 if width >= WIDE else 6  # labels are shortened, scores are not
     for flip in pair.flips[:listed]:
         table.add_row(
             cut(flip.sample_id, min(room, 40)),
@@ -180,7 +180,7 @@ def _flips(pair: PairResult, width: int, listed: int) -> Iterator[RenderableType
 
 
 def render_plan(plan: Plan, console: Console) -> None:
-    """Print the number, what it rests on, and the numbers for other differences."""
+    """Print the number of samples, its assumptions, and the numbers for other differences."""
     from rich.text import Text
 
     needed = plan.n_clustered if plan.n_clustered is not None else plan.n

@@ -1,6 +1,6 @@
-"""The figures of a stored run: read from the store if the run has not changed since, else computed.
+"""The metrics of a stored run: read from the store if the run has not changed since, else computed.
 
-`Scores` gathers each judge's scores by true label while outcomes pass by.
+`Scores` collects each judge's scores by true label while outcomes are read.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ KNOWN = (HALLUCINATED, FAITHFUL)
 
 
 def is_right(said: str | None, gold: str | None) -> bool | None:
-    """Whether a label is the true one; None if one of them is neither faithful nor hallucinated."""
+    """Return whether a label is the true one; None if one of them is neither faithful nor hallucinated."""
     return said == gold if said in KNOWN and gold in KNOWN else None
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeScores:
-    """Scores of one judge's verdicts that say faithful or hallucinated, float64 in [0, 1], by true label.
+    """Scores of one judge's faithful or hallucinated verdicts, float64 in [0, 1], by true label.
 
-    `unlabelled` are those of samples that bear neither label.
+    `unlabelled` are the scores of samples with neither gold label.
     """
 
     hallucinated: NDArray[np.float64]
@@ -48,13 +48,13 @@ class JudgeScores:
 
     @classmethod
     def of(cls, found: Mapping[str | None, Iterable[float]]) -> JudgeScores:
-        """Scores by label, None for samples without one of the two."""
+        """Create from scores by label, None for samples with neither label."""
         import numpy as np
 
         return cls(*(np.asarray(list(found.get(label, ())), dtype=np.float64) for label in (*KNOWN, None)))
 
     def to_bytes(self) -> bytes:
-        """Three lengths as 64-bit integers, then the scores, all little-endian."""
+        """Serialize as three lengths in 64-bit integers, then the scores, all little-endian."""
         import numpy as np
 
         groups = (self.hallucinated, self.faithful, self.unlabelled)
@@ -63,7 +63,7 @@ class JudgeScores:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> JudgeScores:
-        """What `to_bytes` was given."""
+        """Restore the scores that `to_bytes` wrote."""
         import numpy as np
 
         lengths = np.frombuffer(raw, dtype="<i8", count=3)
@@ -72,14 +72,15 @@ class JudgeScores:
 
     @property
     def groups(self) -> dict[str, NDArray[np.float64]]:
-        """The labelled scores by label, where there are any."""
+        """The labelled scores by label, without empty groups."""
         pairs = zip(KNOWN, (self.hallucinated, self.faithful), strict=True)
         return {label: values for label, values in pairs if values.size}
 
     def measured(self, turned: bool) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Which labelled samples are hallucinated, bool `[n]`, and the scores that say so, float64 `[n]`.
+        """Return which labelled samples are hallucinated, bool `[n]`, and their scores, float64 `[n]`, high
+        for hallucinated.
 
-        With `turned`, where a low score means hallucinated, scores are 1 - score.
+        With `turned` (a low score means hallucinated), scores are 1 - score.
         """
         import numpy as np
 
@@ -89,14 +90,14 @@ class JudgeScores:
 
 
 class Scores:
-    """The scores of every judge of a run, gathered from its outcomes."""
+    """Collects the scores of every judge of a run from its outcomes."""
 
     def __init__(self, samples: Mapping[str, Sample]) -> None:
         self._samples = samples
         self._found: dict[str, dict[str | None, list[float]]] = {}
 
     def collect(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-        """The outcomes as they come, noted."""
+        """Yield the outcomes unchanged and record their scores."""
         for outcome in outcomes:
             if isinstance(outcome, Verdict) and outcome.label in KNOWN:
                 gold = self._samples[outcome.sample_id].label
@@ -105,11 +106,11 @@ class Scores:
             yield outcome
 
     def of(self, judge: str) -> JudgeScores:
-        """What was noted of a judge so far."""
+        """Return the scores of a judge recorded so far."""
         return JudgeScores.of(self._found.get(judge, {}))
 
 
-# --- figures as the store keeps them --------------------------------------------------------------
+# --- metrics kept in the store --------------------------------------------------------------------
 
 
 MADE_BY = f"{__version__}/4"
@@ -120,7 +121,7 @@ SHARE = "hallucinated_share"
 
 
 def kept(judge: JudgeReport, place: int, scores: JudgeScores) -> KeptFigures:
-    """What the store keeps of a judge's part in a run, the judge at `place` in it."""
+    """Return the record to store of a judge's results, the judge at `place` in the run."""
     metric, value, low, high = _heading(judge)
     return KeptFigures(
         judge=judge.judge,
@@ -134,25 +135,25 @@ def kept(judge: JudgeReport, place: int, scores: JudgeScores) -> KeptFigures:
         value=value,
         low=low,
         high=high,
-        # Not pydantic's own JSON, which has no word for half of a surrogate pair.
+        # Not pydantic's JSON, which cannot represent a lone surrogate.
         body=json.dumps(_adapter().dump_python(judge, mode="json")),
         scores=scores.to_bytes(),
     )
 
 
 def report_from(figures: KeptFigures) -> JudgeReport:
-    """The report that was kept."""
+    """Restore the stored report."""
     report: JudgeReport = _adapter().validate_python(json.loads(figures.body))
     return report
 
 
 def scores_from(figures: KeptFigures) -> JudgeScores:
-    """The scores that were kept."""
+    """Restore the stored scores."""
     return JudgeScores.from_bytes(figures.scores)
 
 
 def _heading(judge: JudgeReport) -> tuple[str | None, float | None, float | None, float | None]:
-    """The figure that heads a judge's part: how well it judges, else how much it calls hallucinated."""
+    """Return a judge's main metric: how well it judges, else the share that it calls hallucinated."""
     if judge.result is not None:
         for metric in HEADING:
             found = judge.result.metrics[metric]
@@ -175,7 +176,7 @@ def _adapter() -> TypeAdapter[Any]:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """The figures of a run as it was at `revision`, and each judge's scores by true label."""
+    """The metrics of a run as it was at `revision`, and each judge's scores by true label."""
 
     revision: int
     report: Report
@@ -183,7 +184,7 @@ class RunFigures:
 
 
 def counted(store: Store, run_id: str) -> RunFigures:
-    """The figures of a run as it is now; those of a run that has stopped are kept for the next who asks."""
+    """Return the current metrics of a run. Those of a run that has stopped are stored for later calls."""
     with store.snapshot() as moment:
         record = store.seen(moment.record(run_id))
         known = stored_figures(moment, record)
@@ -193,28 +194,28 @@ def counted(store: Store, run_id: str) -> RunFigures:
     if record.status != "running" and not found.report.run.damaged:
         places = enumerate(found.report.judges)
         figures = [kept(judge, place, found.scores[judge.judge]) for place, judge in places]
-        with suppress(StoreError):  # a store that cannot be written to is read all the same
+        with suppress(StoreError):  # a read-only store can still be read
             store.keep_figures(run_id, found.revision, figures)
     return found
 
 
 def stored_figures(moment: Snapshot, record: RunRecord) -> RunFigures | None:
-    """What was counted of a run, of whatever revision; None where nothing was."""
+    """Return the stored metrics of a run, of any revision, or None if there are none."""
     revision, figures = moment.figures(record.id, MADE_BY)
     if not figures:
         return None
     try:
         report = Report(facts_of(record), tuple(report_from(each) for each in figures))
         return RunFigures(revision, report, {each.judge: scores_from(each) for each in figures})
-    except (ValueError, TypeError, RecursionError):  # damaged: they can be counted again
+    except (ValueError, TypeError, RecursionError):  # damaged: they can be computed again
         return None
 
 
 def count(moment: Snapshot, record: RunRecord, flag: Collection[str] | None = None) -> RunFigures:
-    """Count a run's outcomes, all of them.
+    """Compute a run's metrics from all of its outcomes.
 
-    With `flag`, kinds of claims, verdicts that their claims had decided are decided again; no model is asked.
-    What is damaged in the store is in no figure, and named in the report.
+    With `flag`, a set of claim kinds, verdicts that were decided by their claims are decided again without
+    asking a model. Records that are damaged in the store are not counted but named in the report.
     """
     damaged: list[str] = []
     samples, outcomes = moment.readable(record.id, damaged)
@@ -229,7 +230,7 @@ def count_outcomes(
     outcomes: Iterable[Outcome],
     flag: Collection[str] | None = None,
 ) -> RunFigures:
-    """Count outcomes that were read already, with the run's samples by id."""
+    """Compute metrics from outcomes that were read already, with the run's samples by id."""
     from magistrate.judges.rubric import by_claims, check_flag, reflagged
 
     facts = facts_of(record)
@@ -246,7 +247,7 @@ def count_outcomes(
 
 
 def facts_of(record: RunRecord) -> RunFacts:
-    """What is known of a run besides its outcomes."""
+    """Return the facts about a run besides its outcomes."""
     return RunFacts(
         id=record.id,
         name=record.name or record.id,

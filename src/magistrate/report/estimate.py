@@ -1,4 +1,4 @@
-"""The estimate of a run before it starts: calls, tokens, seconds and cost, and how they are printed."""
+"""Estimate of a run before it starts: calls, tokens, seconds and cost, with its terminal output."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeEstimate:
-    """What one judge will take.
+    """Estimated work of one judge.
 
-    Of `samples`, `abstains` (by reason) will not be asked about, `failing` cannot be planned, `no_output`
-    have no output yet, and `asked` are left. `calls`, `prompt_tokens` and `answer_tokens` are at most, None
-    where the judge does not say what it asks; `elsewhere` of the calls go to an engine of the judge's own.
-    `seconds` is None without an earlier run (`rate_of`), and `cost`, in US dollars and of the run's engine
-    alone, without a price. `counted` says of how many samples the tokens were counted where that is not all;
-    then all figures but `samples` and what lacks a field are scaled up from these, and no longer bounds.
+    Of `samples`, the judge `abstains` (by reason) on some, `failing` cannot be planned, `no_output` have no
+    output yet, and `asked` remain. `calls`, `prompt_tokens` and `answer_tokens` are upper bounds, or None
+    if the judge does not declare its requests. `elsewhere` of the calls go to the judge's own engine.
+    `seconds` is None without an earlier run (`rate_of`). `cost`, in US dollars and for the run's engine
+    only, is None without a price. `counted` is the number of samples whose tokens were counted, if not all.
+    Then all other counts except `samples` and abstentions for missing fields are scaled up, and are no
+    bounds.
     """
 
     judge: str
@@ -44,7 +45,7 @@ class JudgeEstimate:
     rate_of: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         told = fields_of(
             self, elsewhere="calls_elsewhere", rate_of="seconds_from_run", counted="estimated_from"
         )
@@ -54,10 +55,10 @@ class JudgeEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a run will take, judge by judge; `price` says in words what tokens cost, None where unknown.
+    """Estimated work of a run, by judge. `price` describes the price of tokens; None if unknown.
 
-    `unread` says how many rows could not be read, None where nobody counted; `like_context` are columns that
-    look like a context, where some sample has none.
+    `unread` reports the unreadable rows, None if they were not counted. `like_context` are columns that
+    look like a context, if some sample has none.
     """
 
     dataset: str
@@ -70,12 +71,12 @@ class Estimate:
 
     @property
     def estimated_from(self) -> int | None:
-        """How many samples the tokens were counted of; None where it was all of them."""
+        """The number of samples whose tokens were counted; None if all were."""
         return min((each.counted for each in self.judges if each.counted is not None), default=None)
 
     @property
     def without_verdict(self) -> str | None:
-        """Which judges will give no verdict at all, in words; None where every one may give some."""
+        """The judges that will give no verdict, in words; None if every judge may give some."""
         told = []
         for each in self.judges:
             if each.samples and sum(each.abstains.values()) == each.samples:
@@ -86,17 +87,17 @@ class Estimate:
 
     @property
     def calls(self) -> int | None:
-        """Calls of all judges, None where one of them is unknown; so too the figures below."""
+        """Calls of all judges, or None if one of them is unknown. The same holds for the totals below."""
         return _sum([each.calls for each in self.judges])
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Tokens asked, as they are asked: what prompts have in common counts every time."""
+        """Prompt tokens, with shared prefixes counted every time."""
         return _sum([each.prompt_tokens for each in self.judges])
 
     @property
     def answer_tokens(self) -> int | None:
-        """Tokens written, at most."""
+        """Generated tokens, at most."""
         return _sum([each.answer_tokens for each in self.judges])
 
     @property
@@ -110,7 +111,7 @@ class Estimate:
         return _sum([each.cost for each in self.judges])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; None is unknown."""
+        """Return plain JSON values; None means unknown."""
         return {
             "dataset": self.dataset,
             "model": self.model,
@@ -128,7 +129,7 @@ class Estimate:
 
 
 def render(estimate: Estimate, console: Console) -> None:
-    """Print a row a judge, and what the figures mean."""
+    """Print one row per judge, and notes on the numbers."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -154,7 +155,7 @@ def render(estimate: Estimate, console: Console) -> None:
 
 
 def notes(estimate: Estimate) -> Iterator[str]:
-    """What a reader of the figures has to know, a line each."""
+    """Yield notes that explain the numbers, one line each."""
     if estimate.unread is not None and estimate.unread.n:
         yield f"{estimate.unread}."
     if estimate.unread is not None:
@@ -198,7 +199,7 @@ def _cells(each: JudgeEstimate | Estimate, asked: str, priced: bool) -> list[str
 
 
 def dollars(amount: float) -> str:
-    """US dollars, with as many decimals as say something.
+    """Format US dollars with the decimals that matter.
 
     >>> dollars(12.3456), dollars(0.0123), dollars(0)
     ('$12.35', '$0.0123', '$0.00')

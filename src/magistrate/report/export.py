@@ -1,6 +1,7 @@
-"""Outcomes as rows, data frames, JSON values and files (CSV, JSON Lines, Parquet), and a run as JUnit XML.
+"""Export outcomes as rows, data frames, JSON values and files (CSV, JSON Lines, Parquet), and a run as
+JUnit XML.
 
-In Parquet every column is nullable, `context` is a list of texts and `claims` a JSON text.
+In Parquet every column is nullable, `context` is a list of texts and `claims` is JSON text.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-# Column -> pandas type. All of them can be missing; none turns a missing number into NaN.
+# Column -> pandas type. All types are nullable, so a missing number does not become NaN.
 COLUMNS = {
     "sample_id": "string",
     "judge": "string",
@@ -58,12 +59,12 @@ def table(
     outcomes: Iterable[Outcome],
     scoring: Mapping[str, Scoring] | None = None,
 ) -> list[dict[str, Any]]:
-    """One dict an outcome, in the order given, with the keys of `COLUMNS`.
+    """Return one dict per outcome, in the given order, with the keys of `COLUMNS`.
 
-    `direction` and `threshold` say how the score is read, by the `scoring` of the run; None where it does not
-    say. `kind` is `verdict`, `failure` or `abstention`; `reason` is the code of a failure or the reason of
-    an abstention and `message` says more; `tokens` are those read and written. What does not apply
-    is None, as is `gold_label` where the sample is not among `samples` or has none.
+    `direction` and `threshold` state how the score is read, by the `scoring` of the run; None if it is
+    unknown. `kind` is `verdict`, `failure` or `abstention`. `reason` is the code of a failure or the reason
+    of an abstention, and `message` its text. `tokens` is the sum of prompt and generated tokens. Values
+    that do not apply are None, and so is `gold_label` if the sample is not among `samples` or has none.
     """
     known = scoring or {}
     return [_row(samples.get(each.sample_id), each, known.get(each.judge)) for each in outcomes]
@@ -77,11 +78,11 @@ def to_pandas(
     wide: bool = False,
     scoring: Mapping[str, Scoring] | None = None,
 ) -> pandas.DataFrame:
-    """`table` as a data frame of nullable columns. Raises `MissingExtra` without pandas.
+    """Return `table` as a data frame of nullable columns. Raises `MissingExtra` without pandas.
 
-    With `index`, that of the frame that the samples came in, each row stands where its sample stood. A
-    `wide` frame has one row a sample, judged or not, and the columns `WIDE` of each judge, named as in
-    `faithfulness.label`.
+    With `index`, the index of the frame that the samples came from, each row gets the index value of its
+    sample. A `wide` frame has one row per sample, judged or not, and the columns `WIDE` of each judge,
+    named as in `faithfulness.label`.
     """
     try:
         import pandas
@@ -140,12 +141,12 @@ def _row(sample: Sample | None, outcome: Outcome, scoring: Scoring | None) -> di
 # --- parquet --------------------------------------------------------------------------------------
 
 
-AT_ONCE = 5_000  # rows in memory, and in a row group
+AT_ONCE = 5_000  # rows held in memory, and rows per row group
 KINDS = {"string": "string", "Float64": "float64", "Int64": "int64"}
 
 
 def write_rows(rows: Iterable[dict[str, Any]], raw: IO[bytes]) -> int:
-    """Write the rows, some at a time; answers how many. Raises `MissingExtra` without pyarrow."""
+    """Write the rows in batches and return their number. Raises `MissingExtra` without pyarrow."""
     try:
         import pyarrow
         from pyarrow.parquet import ParquetWriter
@@ -170,7 +171,7 @@ def _parquet_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _utf8(value: Any) -> Any:
-    """Half of a surrogate pair, for which the format has no word, is written as its escape."""
+    """Replace a lone surrogate, which UTF-8 cannot encode, by its escape."""
     if isinstance(value, list):
         return [_utf8(each) for each in value]
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
@@ -180,7 +181,7 @@ def _utf8(value: Any) -> Any:
 
 
 MORE = ("input", "context", "output", "claims")
-FORMULA = re.compile(r"[\t\r]|[\s\ufeff\u200b\0]*[=+\-@＝＋－＠]")  # programs skip what is not seen before it
+FORMULA = re.compile(r"[\t\r]|[\s\ufeff\u200b\0]*[=+\-@＝＋－＠]")  # programs skip invisible characters
 ENDINGS = {
     ".jsonl": "jsonl",
     ".csv": "csv",
@@ -192,9 +193,9 @@ ENDINGS = {
 
 
 def format_of(target: Path, *, replace: bool = False) -> str:
-    """The format that a file's ending names: a value of `ENDINGS`.
+    """Return the format for a file's suffix: a value of `ENDINGS`.
 
-    Raises `SpecError` for another ending, and for a file that is there already unless it is to be replaced.
+    Raises `SpecError` for another suffix, and for a file that exists unless `replace` is set.
     """
     name = target.name.lower()
     found = next((kind for ending, kind in ENDINGS.items() if name.endswith(ending)), None)
@@ -214,11 +215,12 @@ def export(
     replace: bool = False,
     scoring: Mapping[str, Scoring] | None = None,
 ) -> int:
-    """Write one row an outcome to a file of any format in `ENDINGS` but HTML; answers how many.
+    """Write one row per outcome to a file of any format in `ENDINGS` but HTML, and return the number of
+    rows.
 
-    `scoring` says by judge how scores are read, as in `table`.
-    In CSV a text that a spreadsheet would read as a formula gets an apostrophe before it. Raises the errors
-    of `format_of` and `write_whole`, and `MissingExtra` for Parquet without pyarrow.
+    `scoring` states by judge how scores are read, as in `table`. In CSV, a text that a spreadsheet would
+    read as a formula gets a leading apostrophe. Raises the errors of `format_of` and `write_whole`, and
+    `MissingExtra` for Parquet without pyarrow.
     """
     kind = format_of(target, replace=replace)
     if kind == "html":
@@ -235,11 +237,11 @@ def export(
 
 
 def write_whole(target: Path, write: Callable[[IO[bytes]], int]) -> int:
-    """Let `write` write a file, which appears whole or not at all; answers what `write` does.
+    """Let `write` write a file atomically, so that it appears whole or not at all, and return its result.
 
-    Raises `SpecError` where it cannot be written.
+    Raises `SpecError` if the file cannot be written.
     """
-    # Opened like any other file, so that others may read it where the user lets them.
+    # Opened like any other file, so that it gets the user's default permissions.
     temporary = target.parent / f".magistrate-{uuid4().hex}"
     try:
         try:
@@ -255,7 +257,7 @@ def write_whole(target: Path, write: Callable[[IO[bytes]], int]) -> int:
 
 
 def _opened(raw: IO[bytes], zipped: bool) -> IO[str]:
-    # A fixed time stamp, so that the same outcomes make the same bytes.
+    # A fixed time stamp, so that the same outcomes give the same bytes.
     binary: Any = gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) if zipped else raw
     return io.TextIOWrapper(binary, encoding="utf-8", errors="backslashreplace", newline="")
 
@@ -301,7 +303,7 @@ def _cell(value: Any) -> Any:
 
 
 def outcome_data(outcome: Outcome, *, steps: bool) -> dict[str, Any]:
-    """An outcome as plain values, headed by its `kind`: `verdict`, `failure` or `abstention`."""
+    """Return an outcome as plain values, with its `kind` first: `verdict`, `failure` or `abstention`."""
     data = {"kind": type(outcome).__name__.lower(), **asdict(outcome)}
     if not steps:
         del data["steps"]
@@ -309,7 +311,7 @@ def outcome_data(outcome: Outcome, *, steps: bool) -> dict[str, Any]:
 
 
 def json_values(value: Any) -> Any:
-    """The same in what JSON has words for; everything else, infinite numbers too, becomes a text."""
+    """Convert a value to plain JSON values. Anything else, infinite numbers too, becomes text."""
     if isinstance(value, Mapping):
         return {str(key): json_values(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -322,11 +324,11 @@ def json_values(value: Any) -> Any:
 
 # --- JUnit XML -------------------------------------------------------------------------------------
 #
-# One test case a gate and judge. The elements and attributes are those that Jenkins, GitLab and GitHub's
+# One test case per gate and judge. The elements and attributes are those that Jenkins, GitLab and GitHub's
 # reporters read: `testsuites`, `testsuite` with `properties`, and `testcase` with at most one `failure`,
 # `error` or `skipped`.
 
-# Plain text may still hold what XML 1.0 has no way to write: lone surrogates and two code points.
+# Text may still contain characters that XML 1.0 cannot represent: lone surrogates and two code points.
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -337,14 +339,13 @@ def junit(
     max_failures: float | None = None,
     error: str | None = None,
 ) -> bytes:
-    """The document, UTF-8.
+    """Return the report as a UTF-8 JUnit XML document.
 
-    Besides the gates there is a case that the run was finished, with `error`, what ended it, where something
-    did; and one that no greater share than `max_failures` of a judge's outcomes failed, where a limit is
-    known.
+    Besides the gates it has a test case that the run finished, with `error` as the reason if it did not,
+    and, if `max_failures` is given, one that no judge's share of failed outcomes exceeds it.
     """
     run = report.run
-    # A run without a name is called by its data, so that servers see the same suite again.
+    # An unnamed run uses the name of its data, so that servers recognize the suite across runs.
     named = run.dataset if run.name == run.id else run.name
     suite = ElementTree.Element("testsuite", name=_safe(f"magistrate {named}"))
     properties = ElementTree.SubElement(suite, "properties")
@@ -386,7 +387,7 @@ def junit(
 
 
 def _scoring(judge: JudgeReport) -> str:
-    """How a judge's scores are read."""
+    """Return how a judge's scores are read, in words."""
     if judge.scoring is None:
         return "not known"
     threshold = judge.scoring.threshold
@@ -394,7 +395,7 @@ def _scoring(judge: JudgeReport) -> str:
 
 
 def write_junit(target: Path, document: bytes) -> None:
-    """Write the document, in place of what is there: a report is of the last run. Raises `SpecError`."""
+    """Write the document, replacing an existing file. Raises `SpecError`."""
     try:
         target.write_bytes(document)
     except OSError as error:
@@ -402,9 +403,9 @@ def write_junit(target: Path, document: bytes) -> None:
 
 
 def fresh(target: Path | None) -> None:
-    """Take away an earlier document, so that it cannot pass for that of a run that has not ended.
+    """Delete an earlier document, so that it is not mistaken for that of a run that has not ended.
 
-    Raises `SpecError` where the new one could not be written.
+    Raises `SpecError` if the new one could not be written.
     """
     if target is None:
         return
@@ -432,5 +433,5 @@ def _case(
 
 
 def _safe(text: str) -> str:
-    """`text` with what XML cannot hold, or a terminal would obey, made visible."""
+    """Return `text` with characters made visible that XML cannot represent or a terminal would interpret."""
     return FORBIDDEN.sub("\ufffd", plain(text))

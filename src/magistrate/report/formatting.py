@@ -1,8 +1,8 @@
-"""Formatting of numbers, untrusted text and tables for the terminal, and the environment of HTML templates.
+"""Format numbers, untrusted text and tables for the terminal, and create the environment of HTML templates.
 
-Judged text may hold escape sequences that move the cursor, rename the window or reorder what is
-read. Every such character is replaced by one visible character, so offsets stay true. Text goes to
-rich as `Text`, never as markup.
+Judged text may contain escape sequences that move the cursor, rename the window or reorder text. Every such
+character is replaced by one visible character, so offsets stay valid. Text is passed to rich as `Text`,
+never as markup.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def interval(estimate: Estimate) -> str:
-    """The 95 % interval of an estimate, `[.55, .69]`; empty where there is none."""
+    """Return the 95 % interval of an estimate, `[.55, .69]`; empty if there is none."""
     if estimate.low is None:
         return ""
     return f"[{decimal(estimate.low)}, {decimal(estimate.high)}]"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person would say them.
+    """Format seconds for people.
 
     >>> duration(0.0421), duration(3.14), duration(200), duration(None)
     ('42 ms', '3.1 s', '3 min 20 s', '-')
@@ -48,7 +48,7 @@ def duration(seconds: float | None) -> str:
 
 
 def tally(counts: Mapping[str, int]) -> str:
-    """Counts by name: `5 timeout, 1 budget`."""
+    """Format counts by name: `5 timeout, 1 budget`."""
     return ", ".join(f"{n} {name}" for name, n in counts.items())
 
 
@@ -59,9 +59,9 @@ OPEN, CLOSE = "⟦", "⟧"
 
 
 def marked(text: str, spans: Iterable[Marked], style: str) -> Text:
-    """`text` with every span in `style` and between ⟦ ⟧, which also shows where there is no colour.
+    """Return `text` with every span in `style` and between ⟦ ⟧, which also show without colour.
 
-    Overlapping spans are merged; what reaches beyond the text is cut.
+    Overlapping spans are merged. Spans are cut at the ends of the text.
     """
     from rich.text import Text
 
@@ -75,8 +75,9 @@ def marked(text: str, spans: Iterable[Marked], style: str) -> Text:
 
 
 def around(text: str, start: int, end: int, by: int) -> tuple[int, int]:
-    """Where to cut `text` so that about `by` characters are shown on both sides of a place: at a space where
-    there is one, and never more than twice as many characters away."""
+    """Return where to cut `text` so that about `by` characters are shown on each side of a stretch: at a
+    space if there is one, and never more than twice as many characters away.
+    """
     first = 0 if start <= by else max(text.rfind(" ", 0, start - by) + 1, start - 2 * by)
     stop = text.find(" ", end + by, end + 2 * by)
     return first, min(end + 2 * by, len(text)) if stop < 0 else stop
@@ -86,7 +87,7 @@ def around(text: str, start: int, end: int, by: int) -> tuple[int, int]:
 
 
 def numbers(*columns: str) -> Table:
-    """A table without frame; its first column gives way where room is short, numbers never."""
+    """Return a table without a frame. If space is short, its first column wraps; the numbers never do."""
     from rich import box
     from rich.table import Table
 
@@ -100,7 +101,7 @@ def numbers(*columns: str) -> Table:
 
 
 def estimated(estimate: Estimate) -> Text:
-    """`.62 [.55, .69]`, or a dash."""
+    """Format an estimate as `.62 [.55, .69]`, or a dash."""
     from rich.text import Text
 
     if estimate.low is None:
@@ -109,7 +110,7 @@ def estimated(estimate: Estimate) -> Text:
 
 
 def lines(*rows: tuple[str, str], style: str = "") -> Table:
-    """A dim name and foreign words beside it, one row a fact."""
+    """Return a table with one row per fact: a dim name, and untrusted text beside it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -122,13 +123,14 @@ def lines(*rows: tuple[str, str], style: str = "") -> Table:
 
 
 def cut(text: str, width: int) -> str:
-    """Foreign text on one line of at most `width` characters."""
+    """Return untrusted text on one line of at most `width` characters."""
     line = " ".join(plain(text).split())
     return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
 
 
 def distinct_names(names: Sequence[str], width: int) -> list[str]:
-    """Each of several names, at most `width` characters of it: those that tell them apart, or else a number.
+    """Shorten each name to at most `width` characters that distinguish it from the others, or else number
+    it.
 
     >>> told_apart(["nightly, small", "nightly, large"], 8)
     ['…, small', '…, large']
@@ -145,13 +147,13 @@ def distinct_names(names: Sequence[str], width: int) -> list[str]:
 # --- templates ------------------------------------------------------------------------------------
 
 
-LABELS = ("faithful", "hallucinated", "failed", "abstained")  # those that the style sheet has a class for
+LABELS = ("faithful", "hallucinated", "failed", "abstained")  # labels with a class in the style sheet
 
 
 def template_environment(loader: BaseLoader) -> Environment:
-    """The Jinja environment of reports and pages.
+    """Return the Jinja environment of reports and pages.
 
-    Everything that a template prints is escaped, after every control character was made visible.
+    Everything that a template prints is escaped, after control characters are made visible.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -165,18 +167,18 @@ def template_environment(loader: BaseLoader) -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {"css": label_class, "decimal": decimal}
-    made.filters["drawn"] = Markup  # pictures are our own, see `report.charts`
+    made.filters["drawn"] = Markup  # charts are trusted markup, see `report.charts`
     return made
 
 
 def _visible(value: Any) -> Any:
-    """Applied to the value of every expression in a template, before it is escaped."""
+    """Make control characters visible in the value of a template expression, before it is escaped."""
     is_markup = hasattr(value, "__html__")
     return seen(value) if isinstance(value, str) and not is_markup else value
 
 
 def label_class(label: str | None) -> str:
-    """The CSS class of a label; `other` for a label that is not ours, never untrusted text."""
+    """Return the CSS class of a label: `other` for an unknown label, never untrusted text."""
     return label if label in LABELS else "other"
 
 
@@ -187,7 +189,7 @@ PLAIN_WIDTH = 80
 
 
 def as_text(render: Callable[[Console], None]) -> str:
-    """What `render` prints, without colour and 80 columns wide."""
+    """Return what `render` prints, without colour and 80 columns wide."""
     from io import StringIO
 
     from rich.console import Console
@@ -208,10 +210,10 @@ def as_text(render: Callable[[Console], None]) -> str:
 
 
 def heat_of(details: Mapping[str, Any]) -> Heat | None:
-    """The heat map among a verdict's details, None where there is none. Raises `InputError` for no map."""
+    """Return the heat map in a verdict's details, or None. Raises `InputError` if it is malformed."""
     return Heat.read(details["heat"]) if details.get("heat") is not None else None
 
 
 def without_heat(details: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left to show of the details where the heat map is shown as such."""
+    """Return the details without the heat map, for places that show it separately."""
     return {name: value for name, value in details.items() if name != "heat"}

@@ -1,4 +1,4 @@
-"""Gates: limits that a run's figures must meet, for scripts and CI."""
+"""Gates: limits that a run's metrics must meet, for scripts and CI."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FLAGGED = "flagged"
 FIGURES = (*METRICS, FLAGGED, *COUNTED, *LOSSES)
 UNBOUNDED = ("log_loss",)
 
-LEAST_COVERAGE = 0.9  # a figure that rests on less of the run is no figure of the run
+LEAST_COVERAGE = 0.9  # minimum share of the run that a metric must be measured on
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What a gate says of one judge: whether it `passed`, and why, with the figure, its interval and n."""
+    """A gate's result for one judge: whether it `passed`, and why, with the value, its interval and n."""
 
     gate: str
     judge: str
@@ -40,18 +40,18 @@ class GateResult:
     value: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """`FIGURE>=VALUE` or `FIGURE<=VALUE` for every judge, `JUDGE.FIGURE>=VALUE` for one.
+    """A limit `FIGURE>=VALUE` or `FIGURE<=VALUE` for every judge, or `JUDGE.FIGURE>=VALUE` for one.
 
-    A figure is one of `FIGURES`, or `lower(METRIC)` and `upper(METRIC)`, the ends of the 95 % interval of one
-    of `METRICS`. What could not be measured fails its gate, and so does a figure of a judge that says
-    faithful or hallucinated of less than `LEAST_COVERAGE` of the samples, or of the labelled ones; rows that
-    could not be read count as samples without a verdict.
+    A figure is one of `FIGURES`, or `lower(METRIC)` or `upper(METRIC)`, the ends of the 95 % interval of
+    one of `METRICS`. A figure that could not be measured fails its gate. So does a figure of a judge with
+    verdicts faithful or hallucinated on less than `LEAST_COVERAGE` of the samples, or of the labelled ones.
+    Unreadable rows count as samples without a verdict.
     """
 
     metric: str
@@ -62,7 +62,7 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str, judges: Sequence[str]) -> Gate:
-        """Read a gate on these judges. Raises `SpecError` with what is known."""
+        """Parse a gate on these judges. Raises `SpecError` with the known names."""
         match = PATTERN.fullmatch(text.strip())
         metric = match and (match["inner"] or match["metric"])
         if match is None or metric not in FIGURES:
@@ -95,7 +95,7 @@ class Gate:
         return f"{self.end}({self.metric})" if self.end else self.metric
 
     def results(self, report: Report) -> Iterator[GateResult]:
-        """What the gate is for every judge that it is on. Figures of a run that is not done pass none."""
+        """Yield the gate's result for every judge that it applies to. It fails if the run is not done."""
         status = report.run.status
         for judge in report.judges:
             if self.judge not in (None, judge.judge):
@@ -107,7 +107,7 @@ class Gate:
                 yield self._result(judge)
 
     def _result(self, judge: JudgeReport) -> GateResult:
-        """What the gate is for one judge of a run that is done."""
+        """Return the result of the gate for one judge of a run that is done."""
 
         def result(passed: bool, reason: str, value: float | None = None) -> GateResult:
             return GateResult(str(self), judge.judge, passed, reason, value)
@@ -135,7 +135,7 @@ class Gate:
         return result(passed, f"{told} ({of})", value)
 
     def _measured(self, judge: JudgeReport) -> tuple[Estimate, int]:
-        """The figure and how many samples it is over."""
+        """Return the value and the number of samples that it is measured on."""
         if self.metric in COUNTED:
             counts = {
                 "failures": sum(judge.failures.values()),
@@ -161,7 +161,7 @@ class Gate:
 
 
 def _too_few(judge: JudgeReport) -> str | None:
-    """On which share of what a figure rests, where that is too little for it to be one of the run."""
+    """Return the share that a metric is measured on, in words, if it is below the minimum, else None."""
     parts = (
         ("the samples", judge.n_ok - judge.other_verdicts, judge.n_total),
         ("the labelled samples", judge.n_measured, judge.n_labelled),
@@ -173,14 +173,14 @@ def _too_few(judge: JudgeReport) -> str | None:
 
 
 def _unread(judge: JudgeReport) -> str:
-    """How many rows are behind no figure, for the reason of a gate."""
+    """Return the number of unreadable rows, in words, for the reason of a gate."""
     return f"; {judge.unread.short}" if judge.unread is not None and judge.unread.n else ""
 
 
 def too_many_failures(report: Report, most: float) -> str | None:
-    """In words, of which judges a greater share of the outcomes failed than `most`; None where of none.
+    """Return a sentence on the judges whose share of failed outcomes exceeds `most`, or None.
 
-    Each judge counts for itself: what others could judge is no result of the one that broke.
+    The share is computed per judge, so that others do not hide one that broke.
     """
     told = []
     for judge in report.judges:
@@ -192,15 +192,16 @@ def too_many_failures(report: Report, most: float) -> str | None:
 
 
 def without_verdict(report: Report) -> str | None:
-    """In words, which judges abstained without one verdict; None where every judge gave one."""
+    """Return a text on the judges that abstained without a single verdict, or None."""
     told = [f"{each.judge}: {why}" for each in report.judges if (why := each.without_verdict) is not None]
     return ". ".join(told) or None
 
 
 def results(gates: Iterable[str], report: Report) -> list[GateResult]:
-    """Every gate for every judge that it is on, in order; a run without a judge passes none.
+    """Return the result of every gate for every judge that it applies to, in order. A run without judges
+    fails them.
 
-    Raises `SpecError` for a gate that cannot be read.
+    Raises `SpecError` for a gate that cannot be parsed.
     """
     names = [judge.judge for judge in report.judges]
     found: list[GateResult] = []

@@ -1,4 +1,4 @@
-"""What is known of a judge: description, options, possible answers and measured quality; installed extras."""
+"""Describe judges (description, options, possible answers, measured quality) and installed extras."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from magistrate.judges.registry import settable, spell
 
 
 def listed(name: str, make: Callable[[str], Judge]) -> dict[str, Any]:
-    """The facts of the judge that `make` returns for a name; the error if it cannot be made."""
+    """Return the facts of the judge that `make` returns for a name, or the error if it cannot be made."""
     try:
         return {**facts(make(name)), "name": name}
     except Exception as error:  # a plugin may raise anything
@@ -24,7 +24,7 @@ def listed(name: str, make: Callable[[str], Judge]) -> dict[str, Any]:
 
 
 def facts(judge: Any) -> dict[str, Any]:
-    """All that a judge says of itself and what was measured of it, as plain values."""
+    """Return a judge's description and its measured quality, as plain values."""
     info = judge.info
     return {
         **(judge if isinstance(judge, DescribesItself) else info).describe(),
@@ -44,14 +44,14 @@ def facts(judge: Any) -> dict[str, Any]:
 
 
 def card_of(judge: Any) -> str | None:
-    """What a trained judge says of how it was made: its `card`, or that of the judge that it asks."""
+    """Return the model card of a trained judge: its own `card`, or that of the judge that it asks."""
     if isinstance(judge, FolderJudge) and judge.card is not None and judge.card.strip():
         return judge.card
     return card_of(judge.of) if isinstance(judge, AsksJudge) else None
 
 
 def options(judge: Any) -> dict[str, Any]:
-    """A judge's options as they are, each as one writes it; None where it has no value."""
+    """Return a judge's current options as they are written on the command line; None for no value."""
     fields = settable(judge) if dataclasses.is_dataclass(judge) else []
     values = {field.name: getattr(judge, field.name) for field in fields}
     return {
@@ -61,27 +61,27 @@ def options(judge: Any) -> dict[str, Any]:
 
 
 def option_words(name: str, value: Any) -> str:
-    """An option as one writes it."""
+    """Return an option as it is written on the command line."""
     return name if value is None else f"{name}={spell(value)}"
 
 
 def inputs_of(described: Mapping[str, Any]) -> str:
-    """The fields that a judge reads; `?` is behind those that may be missing."""
+    """Return the fields that a judge reads. Optional fields are followed by `?`."""
     needed = described["requires"]
     return ", ".join(name if name in needed else f"{name}?" for name in described["reads"])
 
 
 def milliseconds(value: float | None) -> str:
-    """A time as short as it can be told."""
+    """Format milliseconds in few characters."""
     return "–" if value is None else f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Asks:
-    """What a judge lets its model answer, as far as it is known before there is a sample.
+    """What a judge lets its model answer, as far as it is known without a sample.
 
-    `labels` may be chosen, by the words that count as each; a text is written under `schema`; `rule` says how
-    a written object becomes a label.
+    `labels` are the choices, with the words that count as each. Text is written under `schema`. `rule`
+    states how a written object becomes a label.
     """
 
     labels: Sequence[Mapping[str, Any]] = ()
@@ -91,7 +91,7 @@ class Asks:
 
 
 def asks_of(judge: Any) -> Asks:
-    """What a judge, or the one that it asks, lets its model answer."""
+    """Return what a judge, or the judge that it asks, lets its model answer."""
     from magistrate.judges.classify import Classify
     from magistrate.judges.grade import Grade
     from magistrate.judges.question import Answers
@@ -130,13 +130,13 @@ EXTRAS = {
     "postgres": ("psycopg",),
     "reference": ("sacrebleu",),
     "server": ("fastapi", "uvicorn"),
-    "zstd": () if sys.version_info >= (3, 14) else ("backports-zstd",),  # Python has it from there on
+    "zstd": () if sys.version_info >= (3, 14) else ("backports-zstd",),  # included in Python from then on
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """An extra of the package: which distributions of it are `found`, each with its version, and `absent`."""
+    """An extra of the package. `found` are its installed distributions with versions, `absent` the others."""
 
     name: str
     found: tuple[str, ...]
@@ -144,12 +144,12 @@ class Extra:
 
     @property
     def hint(self) -> str:
-        """How to install it."""
+        """The command that installs the extra."""
         return f"pip install 'magistrate[{self.name}]'"
 
 
 def extras() -> list[Extra]:
-    """Every extra with what is there of it."""
+    """Return every extra with its installed and missing distributions."""
     return [_looked_up(name, packages) for name, packages in EXTRAS.items()]
 
 

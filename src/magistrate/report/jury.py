@@ -1,4 +1,4 @@
-"""A jury beside its members, in the terminal."""
+"""Print a jury and its members in the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-LONGEST = 32  # columns for the name of a member
+LONGEST = 32  # columns for a member's name
 MOST_PAIRS = 8  # members up to which the table of pairs is shown
 KEY = (
     "Brackets: 95 % intervals; those of the gain and of errors by a bootstrap of whole contexts. Errors: the "
@@ -23,7 +23,7 @@ KEY = (
 
 
 def render_jury(report: JuryReport, console: Console, listed: int = 10) -> None:
-    """Print the jury and its members, their common errors, what votes alone say, and `listed` disputes."""
+    """Print the jury, its members, their correlated errors, label-free estimates, and `listed` disputes."""
     for part in _parts(report, console, listed):
         console.print(part)
 

@@ -1,4 +1,4 @@
-"""A ranking in the terminal."""
+"""Print a ranking of candidates in the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-LONGEST = 32  # columns for the name of a candidate
+LONGEST = 32  # columns for a candidate's name
 MOST_ACROSS = 12  # candidates up to which the table of wins is shown
 KEY = (
     "Rating: points of Elo around 1,000 by Bradley and Terry's model with ties (Davidson); 400 above another "
@@ -23,7 +23,7 @@ KEY = (
 
 
 def render_ranking(report: Ranking, console: Console) -> None:
-    """Print candidates with their ratings and ranks, and who beat whom how often."""
+    """Print candidates with their ratings and ranks, and the table of wins."""
     for part in _parts(report):
         console.print(part)
 
@@ -79,7 +79,7 @@ def _points(rating: Estimate) -> str:
 
 
 def _wins(report: Ranking) -> Table:
-    """How often the row beat the column, and the ties of both behind a sign of equality."""
+    """Return the table of how often the row beat the column, with the ties of both after an equals sign."""
     names = [each.name for each in report.candidates]
     table = numbers("won = tied", *distinct_names(names, 12))
     for at, name in enumerate(names):

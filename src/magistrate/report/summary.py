@@ -1,10 +1,10 @@
-"""The summary of a run: for every judge its metrics, counts, costs, baselines and remarks.
+"""Summarize a run: for every judge its metrics, counts, costs, baselines and remarks.
 
-Baselines are trivial rules beside every judge's numbers. `majority` gives the commoner label to everything
-(a tie goes to faithful); `always_hallucinated` says so. `length` looks at nothing but how many characters the
-output has, `ngram_overlap` at nothing but the share of its bigrams that no context has. These two use the
-threshold and the direction with the best balanced accuracy **on this very data**, and their AUROC is
-direction-free, max(a, 1 - a): an upper bound of what the shortcut gives.
+Baselines are trivial rules to compare every judge with. `majority` gives the more common label to
+everything (a tie goes to faithful). `always_hallucinated` always answers hallucinated. `length` uses only
+the number of characters of the output, `ngram_overlap` only the share of its bigrams that are in no
+context. These two use the threshold and the direction with the best balanced accuracy **on this very
+data**, and their AUROC is direction-free, max(a, 1 - a): an upper bound of what the shortcut gives.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 
 def baselines(samples: Iterable[Sample]) -> tuple[Baseline, ...]:
-    """The four trivial rules over the samples that are labelled faithful or hallucinated.
+    """Return the four trivial rules, measured on the samples that are labelled faithful or hallucinated.
 
-    Samples without one of these labels or without an output are left out; empty if none is left.
+    Samples without one of these labels or without an output are skipped. Empty if none is left.
     """
     import numpy as np
 
@@ -74,7 +74,7 @@ def _new_bigrams(sample: Sample) -> float:
 
 
 def _constant(name: str, truth: NDArray[np.bool_], answer: bool) -> Baseline:
-    """The rule that gives one label to everything."""
+    """Measure the rule that gives one label to everything."""
     import numpy as np
 
     rule = f"always {HALLUCINATED if answer else FAITHFUL}"
@@ -84,7 +84,7 @@ def _constant(name: str, truth: NDArray[np.bool_], answer: bool) -> Baseline:
 def _best_cut(
     name: str, truth: NDArray[np.bool_], samples: list[Sample], signal: Callable[[Sample], float], words: str
 ) -> Baseline:
-    """The rule that cuts `signal` where balanced accuracy is best, in the better direction."""
+    """Measure the rule that cuts `signal` where balanced accuracy is best, in the better direction."""
     import numpy as np
 
     values = np.array([signal(s) for s in samples], dtype=np.float64)
@@ -115,7 +115,7 @@ def _measured(
     return Baseline(name, rule, metrics)
 
 
-# --- quotes beside marked spans -------------------------------------------------------------------
+# --- quotes and marked spans ----------------------------------------------------------------------
 
 
 AGAINST = ("contradiction", "unsupported")
@@ -123,7 +123,7 @@ AGAINST = ("contradiction", "unsupported")
 
 
 def against(verdict: Verdict) -> list[Stretch]:
-    """Where a verdict's claims say that the output is wrong."""
+    """Return the stretches of the output that a verdict's claims call wrong."""
     return [
         (claim.output_quote.start, claim.output_quote.end)
         for claim in verdict.claims
@@ -132,11 +132,11 @@ def against(verdict: Verdict) -> list[Stretch]:
 
 
 def measured_spans(samples: Sequence[Sample], quoted: Mapping[str, Sequence[Stretch]]) -> SpanScores | None:
-    """How well quotes cover what people marked, over labelled samples that have a verdict.
+    """Measure how well quotes cover the spans marked by people, on labelled samples that have a verdict.
 
-    `quoted` holds, by sample id, what was quoted as wrong in the samples that the judge made claims about. A
-    faithful sample has nothing marked; a hallucinated one without marks is not counted. None where no sample
-    is marked, or where the judge makes no claims.
+    `quoted` maps the id of a sample with claims to what was quoted as wrong in it. A faithful sample has no
+    marks; a hallucinated one without marks is not counted. None if no sample is marked, or the judge makes
+    no claims.
     """
     if not quoted or not any(sample.spans for sample in samples):
         return None
@@ -153,7 +153,7 @@ def measured_spans(samples: Sequence[Sample], quoted: Mapping[str, Sequence[Stre
 
 
 def remarks(report: JudgeReport) -> tuple[str, ...]:
-    """Sentences about what limits this judge's numbers, the gravest first."""
+    """Return sentences about the limits of this judge's numbers, the most serious first."""
     return tuple(_remarks(report))
 
 
@@ -181,7 +181,7 @@ def _remarks(report: JudgeReport) -> Iterator[str]:
 
 
 def _unread(report: JudgeReport) -> Iterator[str]:
-    """What of the data is in no figure because it could not be read, and what was read as blank."""
+    """Yield remarks on the rows that could not be read, and on blank cells."""
     if report.unread is None:
         return
     if report.unread.n:
@@ -207,7 +207,7 @@ def _coverage(report: JudgeReport) -> Iterator[str]:
 
 
 def _measured_on(report: JudgeReport) -> Iterator[str]:
-    """Which verdicts the metrics leave out, and why."""
+    """Yield which verdicts the metrics leave out, and why."""
     known = f"only {FAITHFUL!r} and {HALLUCINATED!r} are counted"
     if report.other_gold:
         yield f"Gold labels of other names: {report.other_gold}; {known}."
@@ -240,7 +240,7 @@ def _ranking(report: JudgeReport) -> Iterator[str]:
 
 
 def _threshold(report: JudgeReport) -> Iterator[str]:
-    """Where scores rank well and labels do not follow, the threshold is the problem."""
+    """Yield a remark if scores rank well but labels do not, since then the threshold is the problem."""
     assert report.result is not None
     found, area, own = report.threshold_gain, report.result.metrics["auroc"], report.scoring
     chosen = own is not None and own.calibrated_on is not None and own.calibrated_on.aim is not None
@@ -256,7 +256,7 @@ def _threshold(report: JudgeReport) -> Iterator[str]:
 
 
 def _calibration(report: JudgeReport) -> Iterator[str]:
-    """Whether a calibration holds here: whether the scores are those of the data that it was fitted to."""
+    """Yield a remark if the scores differ from those of the data that the calibration was fitted to."""
     on = None if report.scoring is None else report.scoring.calibrated_on
     if on is None or not report.n_ok:
         return
@@ -301,12 +301,12 @@ def summarize(
 ) -> Report:
     """Count and measure every judge's outcomes over `samples` (by id), in any order.
 
-    Judges come in the order of `recipes`, then by name; one with a recipe but no outcome is reported
-    too. The score of a verdict ranks samples for AUROC and stands beside the truth as a probability,
-    turned round where by `scoring`, of the judge, a low one means hallucinated; of a judge that is not in
-    `scoring` nothing of scores is measured. The label decides everything else. Intervals take
-    samples of the same context together. Raises `InputError` for an outcome of an unknown sample, a
-    second one of the same judge and sample, or more outcomes than `run.n_total`.
+    Judges are sorted by the order of `recipes`, then by name. A judge with a recipe but no outcome is
+    reported too. The score of a verdict ranks samples for AUROC and is compared with the truth as a
+    probability. It is inverted if a low score means hallucinated, by the judge's `scoring`. Scores of a
+    judge that is not in `scoring` are not measured. All other metrics use the label. Intervals resample
+    samples of the same context together. Raises `InputError` for an outcome of an unknown sample, a second
+    one of the same judge and sample, or more outcomes than `run.n_total`.
     """
     if run.seconds is not None and not isfinite(run.seconds):
         raise InputError(f"a run's seconds must be a finite number, got {run.seconds}")
@@ -326,7 +326,7 @@ def summarize(
             )
         labelled = frozenset(i for i in tally.judged if samples[i].label in KNOWN)
         if labelled not in cached:
-            # In the order of `samples`, so that the order in which outcomes came changes nothing.
+            # In the order of `samples`, so that the result does not depend on the order of outcomes.
             cached[labelled] = baselines(s for i, s in samples.items() if i in labelled)
         cost = None if run.seconds is None or not busy else run.seconds / busy
         known = (scoring or {}).get(judge)
@@ -344,7 +344,7 @@ def summarize(
 
 @dataclass(slots=True)
 class _Tally:
-    """What is kept of one judge's outcomes while they pass by; steps and texts are not."""
+    """Running counts of one judge's outcomes, without their steps and texts."""
 
     judge: str
     judged: set[str] = field(default_factory=set)
@@ -392,7 +392,7 @@ class _Tally:
         cost: float | None,
         scoring: Scoring | None,
     ) -> JudgeReport:
-        """`cost` is how many seconds of the run stand for one second of an outcome, None if not known."""
+        """Return the judge's report. `cost` is the seconds of the run per second of an outcome, or None."""
         gold = Counter(label for i in self.judged if (label := samples[i].label) is not None)
         verdicts = Counter(label for label, _ in self.said.values())
         measured = sorted(
@@ -437,7 +437,7 @@ class _Tally:
         )
 
     def _shift(self, samples: Mapping[str, Sample], scoring: Scoring | None) -> ScoreShift | None:
-        """How far the scores, labelled or not, are from those that the judge was calibrated on."""
+        """Compare all scores, labelled or not, with those that the judge was calibrated on."""
         before = scoring.calibrated_on.scores if scoring and scoring.calibrated_on else None
         known = sorted(i for i, (label, _) in self.said.items() if label in KNOWN)
         if before is None or not known:
@@ -446,12 +446,12 @@ class _Tally:
 
 
 def calibrate_command(run_id: str, judge: str, *, alone: bool) -> str:
-    """The command that calibrates a judge, `alone` in its run or not, and chooses its threshold."""
+    """Return the command that calibrates a judge, `alone` in its run or not, and chooses its threshold."""
     named = "" if alone else f" --judge {quote(judge)}"
     file = re.sub(r"[^A-Za-z0-9._-]+", "_", judge).strip("._-") or "judge"
     return f"magistrate calibrate {quote(run_id)}{named} --maximize balanced_accuracy --to {file}.json"
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:
-    """Most frequent first, then by name."""
+    """Sort by count, the largest first, then by name."""
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

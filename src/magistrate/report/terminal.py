@@ -1,4 +1,4 @@
-"""Reports, several runs side by side, and single samples in the terminal, readable at 80 columns."""
+"""Print reports, several runs side by side, and single samples in the terminal, readable at 80 columns."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-AROUND = 40  # characters shown before and behind a quote
+AROUND = 40  # characters shown on each side of a quote
 LONGEST = 1_200  # characters of a quote that are shown whole
-ROOMY = 100  # columns from which the comparison has room for F1
+ROOMY = 100  # width in columns from which the comparison shows F1
 
 
 def render(report: Report, console: Console) -> None:
-    """Print the run, a comparison if there are several judges, and each judge's numbers."""
+    """Print the run, a comparison if there are several judges, and each judge's metrics."""
     from rich.text import Text
 
     run = report.run
@@ -82,7 +82,7 @@ def render(report: Report, console: Console) -> None:
 
 
 def _comparison(report: Report, width: int) -> Table:
-    """One row a judge."""
+    """Return a table with one row per judge."""
     from rich.text import Text
 
     metrics = ["balanced_accuracy", "auroc"]
@@ -122,7 +122,7 @@ def _judge(judge: JudgeReport, console: Console) -> Iterator[RenderableType]:
 
 
 def _metrics(judge: JudgeReport, result: Classification) -> Table:
-    """Metrics down, the judge and the trivial rules across."""
+    """Return a table of metrics in rows, with the judge and the trivial rules in columns."""
     table = numbers("metric", "judge", *(NAMES.get(b.name, b.name) for b in judge.baselines))
     for metric in METRICS:
         table.add_row(
@@ -134,7 +134,7 @@ def _metrics(judge: JudgeReport, result: Classification) -> Table:
 
 
 def _matrix(confusion: Confusion) -> Table:
-    """Truth down, what the judge said across."""
+    """Return the confusion matrix: true labels in rows, judged labels in columns."""
     table = numbers("truth \\ judged", HALLUCINATED, FAITHFUL)
     table.add_row(HALLUCINATED, str(confusion.true_positive), str(confusion.false_negative))
     table.add_row(FAITHFUL, str(confusion.false_positive), str(confusion.true_negative))
@@ -149,7 +149,7 @@ MARK = {HALLUCINATED: "bold red", FAITHFUL: "bold green"}
 def outcome_panel(
     sample: Sample, outcomes: Iterable[Outcome], console: Console, *, steps: bool = False
 ) -> None:
-    """Print a sample with its gold spans marked, then what each judge made of it.
+    """Print a sample with its gold spans marked, then each judge's outcome.
 
     With `steps`, every engine call follows: its prompt by role and its raw result.
     """
@@ -179,7 +179,7 @@ def _label(label: str) -> tuple[str, str]:
 
 
 def _block(console: Console, title: str, body: str | Text, indent: int = 0) -> None:
-    """A title and, indented below it, text of any number of lines."""
+    """Print a title and, indented below it, a text of any number of lines."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -190,7 +190,7 @@ def _block(console: Console, title: str, body: str | Text, indent: int = 0) -> N
 
 
 def print_outcome(outcome: Outcome, sample: Sample, console: Console, *, steps: bool = False) -> None:
-    """Print what a judge made of `sample`; with `steps` also what it noted and every engine call."""
+    """Print a judge's outcome for `sample`; with `steps` also its details and every engine call."""
     from rich.text import Text
 
     line = Text.assemble((f"── {plain(outcome.judge)}  ", "bold cyan"))
@@ -232,7 +232,7 @@ def _verdict(verdict: Verdict, sample: Sample, console: Console) -> None:
 
 
 def _trial(trial: TrialHeard, console: Console) -> None:
-    """What was said of every charge, in order, and what the arbiters found."""
+    """Print the statements on every charge, in order, and the votes of the arbiters."""
     from rich.text import Text
 
     _block(console, "trial", f"{plain(trial.opening)}; {plain(trial.ended)}")
@@ -251,12 +251,12 @@ def _trial(trial: TrialHeard, console: Console) -> None:
 
 
 def _claim(claim: Claim, sample: Sample) -> Text:
-    """Both quotes where they stand, one below the other, then what was thought of them."""
+    """Return the quotes from output and context, one below the other, then the reasoning."""
     from rich.text import Text
 
     if claim.output_quote.start == claim.output_quote.end and claim.output_text:
         quote: Text | str = (
-            f"{OPEN}{plain(claim.output_text[:LONGEST])}{CLOSE}"  # of a call, not of the output
+            f"{OPEN}{plain(claim.output_text[:LONGEST])}{CLOSE}"  # a quote from a call, not from the output
         )
     else:
         quote = _excerpt(sample.output or "", claim.output_quote)
@@ -271,7 +271,7 @@ def _claim(claim: Claim, sample: Sample) -> Text:
 
 
 def _excerpt(text: str, span: Span) -> Text:
-    """A quote, marked, between the words around it; the middle of a long one is left out."""
+    """Return a quote, marked, with the words around it. The middle of a long one is left out."""
     from rich.text import Text
 
     start, end = around(text, span.start, span.end, AROUND)
@@ -310,9 +310,9 @@ def _json(value: object) -> str:
 
 
 HEAT_LONGEST = 1_200  # characters of a text that are shown whole
-HEAT_AROUND = 60  # characters shown before and behind a hot place, in a text that is longer
-WORST = 8  # places that are marked where there are no colours, and around which a long text is shown
-# Ink and ground are both set, so that neither a light nor a dark terminal hides the words.
+HEAT_AROUND = 60  # characters shown on each side of a hot place in a longer text
+WORST = 8  # number of places marked if there are no colours, and shown of a long text
+# Text and background colour are both set, so that the words are readable on light and dark terminals.
 STYLES = (
     "",
     "black on #f8e2db",
@@ -324,9 +324,10 @@ STYLES = (
 
 
 def heat_text(text: str, heat: Heat, *, colour: bool) -> Text:
-    """`text` with its hot places on coloured ground; without colour the worst between ⟦ ⟧ with their values.
+    """Return `text` with its hot places coloured; without colour, the worst ones are between ⟦ ⟧ with their
+    values.
 
-    Of a long text only what is near the worst places is shown. Below stands what the values are.
+    Of a long text, only the parts near the worst places are shown. A legend follows below.
     """
     from rich.text import Text
 
@@ -354,7 +355,7 @@ def heat_text(text: str, heat: Heat, *, colour: bool) -> Text:
 
 
 def heat_block(text: str, details: Mapping[str, Any], *, colour: bool) -> Text | None:
-    """The heat map among a verdict's details over `text`; why it cannot be shown where it is none."""
+    """Return the heat map in a verdict's details over `text`, or the reason why it cannot be shown."""
     from rich.text import Text
 
     try:
@@ -365,7 +366,7 @@ def heat_block(text: str, details: Mapping[str, Any], *, colour: bool) -> Text |
 
 
 def _shown(text: str, worst: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The stretches that are shown, in order and apart from each other, cut at a space where one is near."""
+    """Return the stretches to show, in order and without overlap, cut at nearby spaces if there are any."""
     if len(text) <= HEAT_LONGEST:
         return [(0, len(text))]
     wanted = sorted(worst) or [(0, HEAT_LONGEST)]
@@ -386,7 +387,7 @@ NOTE = (
 
 
 def render_sets(reports: Sequence[Report], console: Console) -> None:
-    """Print AUROC and balanced accuracy of every judge on every data set, each of a run of its own."""
+    """Print AUROC and balanced accuracy of every judge on every data set. Each report is of one data set."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -408,7 +409,7 @@ def render_sets(reports: Sequence[Report], console: Console) -> None:
 
 
 def _cell(judge: JudgeReport) -> str:
-    """A line for each figure, and one for the verdicts that are missing."""
+    """Return a line per metric, and one for missing verdicts."""
     if judge.result is None:
         return NONE
     found = [(word, judge.result.metrics[name]) for name, word in SHOWN.items()]

@@ -1,4 +1,4 @@
-"""Trained stacks and probes in the terminal: their weights and measured quality."""
+"""Print trained stacks and probes in the terminal: their weights and measured quality."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READING_STACK = (
 
 
 def render_stack(fit: StackFit, file: StackFile, left_out: Mapping[str, int], console: Console) -> None:
-    """The tables, what they are of, and what a reader must not miss."""
+    """Print the tables of a stack, the data behind them, and the remarks."""
 
     def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
         made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -56,14 +56,14 @@ def render_stack(fit: StackFit, file: StackFile, left_out: Mapping[str, int], co
 
 
 def part_lines(fit: StackFit) -> list[tuple[str, ...]]:
-    """A line under `PART_HEAD` for every part, the weightiest first."""
+    """Return a line under `PART_HEAD` for every part, the largest weight first."""
     weights = dict(zip(fit.table.names, fit.weights.weights.tolist(), strict=True))
     order = sorted(weights, key=lambda name: -abs(weights[name]))
     return [(name, f"{weights[name]:+.2f}", decimal(fit.alone[name]["all"])) for name in order]
 
 
 def held_lines(fit: StackFit) -> list[tuple[str, ...]]:
-    """A line under `HELD_HEAD` for the folds, and one for each family that was left out."""
+    """Return a line under `HELD_HEAD` for the folds, and one for each family that was left out."""
     lines = [_held_line(WITHIN, fit.out_of_fold)]
     return lines + [_held_line(f"{name}, left out", held) for name, held in fit.left_out.items()]
 
@@ -97,7 +97,7 @@ def _stack_line(fit: StackFit, file: StackFile) -> str:
 
 
 def card(fit: StackFit, file: StackFile) -> str:
-    """The model card that lies in the folder, in Markdown."""
+    """Return the model card that is saved in the folder, in Markdown."""
     return "\n".join(_card(fit, file)) + "\n"
 
 
@@ -155,7 +155,7 @@ READING_PROBE = (
 
 
 def render_probe(found: Probed, left_out: Mapping[str, int], console: Console) -> None:
-    """What it reads, its figures, and how they are to be read."""
+    """Print what a probe reads, its metrics, and how to read them."""
     file = found.file
     console.print(Text(plain(file.line()), style="bold"))
     told = [f"{sum(each.hallucinated for each in file.data)} hallucinated", f"{file.contexts} contexts"]

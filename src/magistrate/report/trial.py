@@ -1,4 +1,4 @@
-"""The trial of a courtroom, read from the details of its verdict, for the terminal and the sample's page."""
+"""Read the trial of a courtroom judge from its verdict's details, for the terminal and sample pages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from magistrate._text import decimal
 
-SPEECHES = 100  # of a charge, at most; a courtroom hears far fewer
+SPEECHES = 100  # per charge, at most; a courtroom has far fewer
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a side says of a charge; `quote` are words of the context, `does` what it does without words."""
+    """A side's statement on a charge. `quote` is from the context; `does` names an act without words."""
 
     side: str
     does: str
@@ -23,7 +23,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class ChargeHeard:
-    """A charge, what was said of it and, in a few words, what came of it."""
+    """A charge, the statements on it and its outcome in a few words."""
 
     number: int
     kind: str
@@ -43,11 +43,11 @@ class TrialHeard:
 
 
 def trial_of(details: Mapping[str, Any]) -> TrialHeard | None:
-    """The trial among a verdict's details; None where there is none, or what is there is no trial."""
+    """Return the trial in a verdict's details, or None if there is none or it is malformed."""
     try:
         return _trial(details)
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
-        return None  # a store may hold anything, and the details are shown as data too
+        return None  # stored details may be anything, and they are also shown as raw data
 
 
 def _trial(details: Mapping[str, Any]) -> TrialHeard:

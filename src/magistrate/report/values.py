@@ -1,7 +1,7 @@
-"""The figures of a run, as JSON, and in the words that every rendering shows.
+"""The metrics of a run, as JSON values and as the words that every rendering shows.
 
-`Report` and `JudgeReport` are the figures; `JudgeView` and the functions below it are what the terminal, the
-HTML file and the server's pages say of them, as plain values.
+`Report` and `JudgeReport` contain the metrics. `JudgeView` and the functions after it give the plain values
+that the terminal, the HTML file and the server's pages show.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ FOOTNOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A trivial rule in words and its metrics: a number in [0, 1], or None where undefined."""
+    """A trivial rule in words and its metrics, each in [0, 1], or None if undefined."""
 
     name: str
     rule: str
     metrics: Mapping[str, float | None]
 
     def to_dict(self) -> dict[str, float | str | None]:
-        """Every metric by name, and the rule."""
+        """Return every metric by name, and the rule."""
         return {**self.metrics, "rule": self.rule}
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What is known of a run besides its outcomes.
+    """Facts about a run besides its outcomes.
 
-    `n_total` is how many samples each judge was to judge; `seconds` how long the run was at work in
-    all, None while it is unknown; `reason` why it stopped before its time, if it did and that is known.
-    `unread` says how many rows of the data could not be read; None where that was not counted. `damaged`
-    names what the store cannot give back: no figure counts it.
+    `n_total` is the number of samples for each judge. `seconds` is the run's total working time, None if
+    unknown. `reason` is why it stopped early, if it did and that is known. `unread` reports the unreadable
+    rows of the data; None if they were not counted. `damaged` names the records that the store cannot read;
+    no metric counts them.
     """
 
     id: str
@@ -68,27 +68,26 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class JudgeReport:
-    """One judge's part in a run.
+    """The results of one judge in a run.
 
-    `n_total` samples were to be judged, `n_judged` have an outcome, `n_ok` a verdict. Of the judged,
-    `n_labelled` carry a gold label `faithful` or `hallucinated`; `n_measured` of these also have a
-    verdict with such a label, and `result` (None if there are none) rests on them alone. `other_gold`
-    and `other_verdicts` count labels of other names, which no metric counts. `verdicts` and `gold`
-    count labels of verdicts and of judged samples. `baselines` are over all labelled samples judged.
-    `seconds_per_sample` is what an outcome cost: the run's wall clock, with loading and with what a task
-    took, shared among the judges by the time that each one's outcomes took, and divided by their number;
-    None where the run's seconds are not known. `latency_median` is the median of the seconds from the
-    beginning of a judgement to its end, waiting for others under way included; None without any.
-    `flips` of `n_explained` explanations led to another label than the verdict's. `spans` says how well what
-    was quoted as wrong covers what people marked; None where nobody marked anything or nothing was quoted.
-    `calibration` says how far the scores of the measured samples are probabilities; None without any.
-    `scoring` says how its scores are read, as the run stored it; None if it is not known, and then nothing of
-    scores is measured. Where a low score means hallucinated (`turned`), 1 - score was. The measured samples
-    are of `n_contexts` contexts. `threshold_gain` is what another threshold would change, None where too few
-    samples are measured or labels are not the judge's own; `shift` how far the scores are from those that the
-    judge's calibration was fitted to, None where there are none. `calibrate` is the command that chooses a
-    threshold. `unread` is that of the run: rows that are no samples. `like_context` are columns that look
-    like the context that every sample lacks.
+    Of `n_total` samples, `n_judged` have an outcome and `n_ok` a verdict. Of the judged, `n_labelled` have
+    a gold label `faithful` or `hallucinated`. Of these, `n_measured` also have a verdict with such a label;
+    `result` is computed on them alone and is None if there are none. `other_gold` and `other_verdicts`
+    count other labels, which no metric counts. `verdicts` and `gold` count the labels of verdicts and of
+    judged samples. `baselines` are computed on all labelled samples judged. `seconds_per_sample` is the
+    cost of an outcome: the run's wall clock time, including loading and tasks, shared among the judges in
+    proportion to the time of their outcomes, divided by their number. It is None if the run's seconds are
+    unknown. `latency_median` is the median of seconds from the start to the end of a judgement, including
+    waiting for others; None without any. `flips` of `n_explained` explanations led to another label than
+    the verdict's. `spans` measures how well the quotes marked as wrong cover the spans marked by people;
+    None if there are no marks or no quotes. `calibration` measures how far the scores of the measured
+    samples are probabilities; None without any. `scoring` states how scores are read, as stored with the
+    run. If it is None, nothing about scores is measured. If a low score means hallucinated (`turned`), 1 -
+    score is measured. The measured samples have `n_contexts` contexts. `threshold_gain` is the effect of
+    another threshold; None if too few samples are measured or labels are not the judge's own. `shift`
+    compares the scores with those that the judge's calibration was fitted to; None without one. `calibrate`
+    is the command that chooses a threshold. `unread` is that of the run. `like_context` are columns that
+    look like a context, if every sample lacks one.
     """
 
     judge: str
@@ -129,17 +128,17 @@ class JudgeReport:
 
     @property
     def n_unread(self) -> int:
-        """How many rows of the run's data could not be read."""
+        """The number of unreadable rows in the run's data."""
         return 0 if self.unread is None else self.unread.n
 
     @property
     def read_share(self) -> float:
-        """Share of the rows of the run's data that could be read, in [0, 1]."""
+        """The share of the rows of the run's data that could be read, in [0, 1]."""
         return 1.0 if self.unread is None else 1 - self.unread.share
 
     @property
     def coverage(self) -> float | None:
-        """Share of the rows that have a verdict, in [0, 1]; None for a run of no samples.
+        """The share of the rows that have a verdict, in [0, 1]; None for a run without samples.
 
         It is `n_ok / n_total` times the share of rows that could be read.
         """
@@ -147,7 +146,7 @@ class JudgeReport:
 
     @property
     def without_verdict(self) -> str | None:
-        """That no sample has a verdict, and what to do, in words; None where that is not so."""
+        """A text that no sample has a verdict, with advice; None if some sample has one."""
         if self.n_ok or not self.abstentions:
             return None
         told = f"{sum(self.abstentions.values())} abstained ({tally(self.abstentions)})"
@@ -158,11 +157,11 @@ class JudgeReport:
 
     @property
     def hallucinated_share(self) -> float | None:
-        """Share of the verdicts that say hallucinated, in [0, 1]; None without a verdict."""
+        """The share of the verdicts that are hallucinated, in [0, 1]; None without a verdict."""
         return self.verdicts.get(HALLUCINATED, 0) / self.n_ok if self.n_ok else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `metrics` and `confusion` are empty where nothing could be measured."""
+        """Return plain JSON values. `metrics` and `confusion` are empty if nothing could be measured."""
         result = self.result
         return {
             "n_ok": self.n_ok,
@@ -207,7 +206,7 @@ class JudgeReport:
 
 
 def context_advice(columns: Sequence[str]) -> str:
-    """What to do where no sample has a context; `columns` are those that look like one."""
+    """Return advice for samples without a context. `columns` are those that look like one."""
     if not columns:
         return "; no column looks like a context: name one with --map context=COLUMN"
     return f"; columns that look like a context: {', '.join(columns)}; map one: --map context={columns[0]}"
@@ -215,13 +214,13 @@ def context_advice(columns: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A run and what each judge made of it."""
+    """A run and the results of each judge."""
 
     run: RunFacts
     judges: tuple[JudgeReport, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain JSON values, without NaN or infinity."""
+        """Return the report as plain JSON values, without NaN or infinity."""
         run = self.run
         return {
             "run": {
@@ -239,13 +238,13 @@ class Report:
         }
 
     def _repr_html_(self) -> str:
-        """The report in a notebook."""
+        """Return the report as HTML for a notebook."""
         from magistrate.report.html.page import report_html
 
         return report_html(self)
 
     def __str__(self) -> str:
-        """What `render` prints, without colour and 80 columns wide."""
+        """Return what `render` prints, without colour and 80 columns wide."""
         from magistrate.report.terminal import render
 
         return as_text(lambda console: render(self, console))
@@ -265,7 +264,7 @@ NAMES = {
 
 
 def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
-    """The name and the words of each fact, in the order of reading; nothing in them is escaped."""
+    """Yield the name and the text of each fact, in reading order. The texts are not escaped."""
     unread = f"; {judge.unread.short}" if judge.unread is not None and judge.unread.n else ""
     yield "ok", f"{judge.n_ok}/{judge.n_total} ({percent(judge.coverage)}{unread})"
     if judge.failures:
@@ -315,7 +314,7 @@ def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
 
 
 def _scoring(scoring: Scoring | None) -> str:
-    """How scores are read, as the run stored it."""
+    """Return how scores are read, as stored with the run, in words."""
     if scoring is None:
         return "not known which way they run: the run was stored before runs said so"
     if {FAITHFUL, HALLUCINATED} <= set(scoring.labels):
@@ -328,14 +327,14 @@ def _scoring(scoring: Scoring | None) -> str:
 
 
 def _contexts(judge: JudgeReport) -> str:
-    """Of how many contexts the measured samples are, where that is fewer."""
+    """Return the number of contexts of the measured samples, if it is smaller than that of samples."""
     if judge.n_contexts == judge.n_measured:
         return ""
     return f" of {judge.n_contexts} {'context' if judge.n_contexts == 1 else 'contexts'}"
 
 
 def _undefined(result: Classification) -> Iterator[tuple[str, str]]:
-    """Why a metric has no value, and why it has no interval, one line a reason."""
+    """Yield why a metric has no value, and why it has no interval, one line per reason."""
     bare: dict[str, list[str]] = {}
     for metric in METRICS:
         estimate, name = result.metrics[metric], NAMES.get(metric, metric)
@@ -348,7 +347,7 @@ def _undefined(result: Classification) -> Iterator[tuple[str, str]]:
 
 
 def _spans(spans: SpanScores) -> str:
-    """Characters quoted as wrong against those that people marked."""
+    """Compare the characters quoted as wrong with those that people marked."""
     names = {"precision": "precision", "recall": "recall", "f1": "F1", "iou": "overlap over union"}
     figures = [
         f"{names[name]} {estimate}" if estimate.value is not None else f"{names[name]}: {estimate.undefined}"
@@ -363,7 +362,7 @@ def _spans(spans: SpanScores) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """An interval on a line from 0 to 100, with the best trivial rule beside it; None where not known."""
+    """An interval on a line from 0 to 100, with the best trivial rule beside it; None for unknown values."""
 
     low: float | None
     value: float
@@ -373,7 +372,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A row of the table of figures; `baselines` are figures of the trivial rules."""
+    """A row of the table of metrics. `baselines` are the values of the trivial rules."""
 
     name: str
     value: str
@@ -385,7 +384,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class JudgeView:
-    """One judge's section; `anchor` is its id in the page."""
+    """The section of one judge. `anchor` is its id in the page."""
 
     name: str
     anchor: str
@@ -400,7 +399,7 @@ class JudgeView:
 
 
 def run_facts(report: Report, record: RunRecord) -> list[tuple[str, str]]:
-    """What heads the page: names and words."""
+    """Return the facts in the page header, as pairs of name and text."""
     run = report.run
     facts = [("Data", f"{run.dataset}, {run.n_total:,} {'sample' if run.n_total == 1 else 'samples'}")]
     if run.unread is not None and run.unread.n:
@@ -419,7 +418,7 @@ def run_facts(report: Report, record: RunRecord) -> list[tuple[str, str]]:
 
 
 def judge_view(judge: JudgeReport, number: int, charts: tuple[Chart, ...], price: Price | None) -> JudgeView:
-    """The section of one judge, the `number`th of the page; `price` is what its tokens cost, if known."""
+    """Return the section of one judge, the `number`th of the page. `price` is that of tokens, if known."""
     facts = [(name, words) for name, words in fact_lines(judge) if name not in ("recipe", "undefined")]
     if price is not None:
         after = next(at for at, (name, _) in enumerate(facts, 1) if name == "tokens")
@@ -439,7 +438,7 @@ def judge_view(judge: JudgeReport, number: int, charts: tuple[Chart, ...], price
 
 
 def headline(judge: JudgeReport) -> str:
-    """The section in a sentence or two."""
+    """Summarize the section in a sentence or two."""
     if judge.result is None:
         if not judge.n_ok:
             return "There is no verdict, so nothing can be said of this judge."
@@ -460,7 +459,7 @@ def headline(judge: JudgeReport) -> str:
 
 
 def comparison(report: Report) -> Iterator[tuple[str, ...]]:
-    """One row a judge: its name, how many verdicts, three metrics and the time a sample."""
+    """Yield one row per judge: its name, the number of verdicts, three metrics and the time per sample."""
     for judge in report.judges:
         cells = (figure(judge, metric) for metric in ("balanced_accuracy", "f1", "auroc"))
         ok = f"{judge.n_ok:,}/{judge.n_total:,}"
@@ -468,7 +467,9 @@ def comparison(report: Report) -> Iterator[tuple[str, ...]]:
 
 
 def matrix(confusion: Confusion) -> list[tuple[str, list[tuple[int, str, bool]]]]:
-    """Truth down, what was said across: each count, its share of the row, and whether it is right."""
+    """Return the confusion matrix, true labels in rows: each count, its share of the row, and if it is
+    right.
+    """
     c = confusion
     rows: Mapping[str, tuple[int, int]] = {
         HALLUCINATED: (c.true_positive, c.false_negative),
@@ -487,13 +488,13 @@ def matrix(confusion: Confusion) -> list[tuple[str, list[tuple[int, str, bool]]]
 
 
 def figure(judge: JudgeReport, metric: str) -> str:
-    """A metric with its interval, `.62 [.55, .69]`, or a dash."""
+    """Format a metric with its interval, `.62 [.55, .69]`, or a dash."""
     found = judge.result.metrics[metric] if judge.result else Estimate.none("")
     return f"{decimal(found.value)} {interval(found)}".rstrip()
 
 
 def name_of(name: str) -> str:
-    """The name of a metric or baseline on one line."""
+    """Return the name of a metric or baseline on one line."""
     return NAMES.get(name, name).replace("\n", " ")
 
 

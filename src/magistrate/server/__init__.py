@@ -1,1 +1,1 @@
-"""The server: runs, their figures and samples as pages in a browser and as a JSON API."""
+"""The server: runs, their metrics and samples as web pages and as a JSON API."""

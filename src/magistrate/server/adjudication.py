@@ -1,4 +1,4 @@
-"""The page on which somebody decides between labels that differ, without seeing whose they are."""
+"""The page for deciding between conflicting labels, without seeing who gave them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEANWHILE = "somebody decided this item meanwhile; this is what stands there now
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What one annotator says, under a letter; `output` is the output with the words they marked."""
+    """One annotator's label under a letter. `output` is the output with the words they marked."""
 
     letter: str
     label: Label
@@ -37,7 +37,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictView:
-    """An item with everybody's labels; `before` and `after` are the numbers of other conflicts."""
+    """An item with all its labels. `before` and `after` are the numbers of other conflicts."""
 
     queue: Queue
     found: Finding
@@ -51,12 +51,12 @@ class ConflictView:
 
     @property
     def number(self) -> int:
-        """Its place in the queue, from 1."""
+        """The item's position in the queue, from 1."""
         return self.found.item.position + 1
 
 
 def conflict_view(store: Store, name: str, number: int) -> ConflictView:
-    """An item for an adjudicator. Raises `SpecError` where there is none."""
+    """Return an item for an adjudicator. Raises `SpecError` if there is none."""
     queue = store.labels.find(name)
     item, sample = store.labels.item(queue.name, number - 1)
     every = findings(store, queue)
@@ -87,7 +87,7 @@ def _side(letter: str, label: Label, sample: Sample) -> Side:
 
 @router.get("/label/{name}/conflicts")
 def first_conflict(name: str, store: RequestStore) -> Response:
-    """To the first item that waits for a decision, or to the queue's page where none does."""
+    """Redirect to the first item that waits for a decision, or to the queue's page if there is none."""
     queue = store.labels.find(name)
     for found in findings(store, queue):
         if found.state == "conflict":
@@ -97,7 +97,7 @@ def first_conflict(name: str, store: RequestStore) -> Response:
 
 @router.get("/label/{name}/conflicts/{number:int}")
 def conflict_page(request: Request, name: str, number: int, store: RequestStore) -> Response:
-    """One item with the labels side by side."""
+    """Show one item with the labels side by side."""
     return _page(request, conflict_view(store, name, number))
 
 

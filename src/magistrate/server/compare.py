@@ -1,4 +1,4 @@
-"""Comparisons of judges, as a page and as JSON; they are computed in the background."""
+"""Comparisons of judges, as a page and as JSON, computed in the background."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ from magistrate.store.figures import RunFilter
 MOST_SIDES = 6
 """Six sides are fifteen pairs; more take long, and their correction leaves little to be shown."""
 _MOST_WORDS = 2 * MOST_SIDES
-_MOST_UNKNOWN = 3  # the search for names similar to an unknown one goes through all runs
+_MOST_UNKNOWN = 3  # searching names similar to an unknown one reads all runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenSide:
-    """A judge of a run that is to be compared, with the run's revision; `word` names it in addresses."""
+    """A judge of a run to compare, with the run's revision. `word` identifies it in addresses."""
 
     word: str
     run: str
@@ -71,9 +71,9 @@ class ChosenSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The sides that an address names, and why they cannot be compared, None if they can.
+    """The sides in an address, and the reason why they cannot be compared, None if they can.
 
-    `unknown` says that the problem is an unknown run or judge.
+    `unknown` is set if the problem is an unknown run or judge.
     """
 
     sides: tuple[ChosenSide, ...]
@@ -82,9 +82,9 @@ class Sides:
 
 
 def word_of(run_id: str, judge: str) -> str:
-    """A judge of a run as one word of an address: the id of the run, a colon, the name of the judge.
+    """Encode a judge of a run as one word of an address: run id, colon, judge name.
 
-    Characters that no page can hold are percent-encoded in it, and so is `%`.
+    Characters that a page cannot contain are percent-encoded, and so is `%`.
 
     >>> word_of("20260102-1", "strict: 5 %"), word_of("20260102-1", "\\x1b")
     ('20260102-1:strict: 5 %25', '20260102-1:%1B')
@@ -97,18 +97,18 @@ def word_of(run_id: str, judge: str) -> str:
 
 
 def run_and_judge(word: str) -> tuple[str, str | None]:
-    """The run's id and the judge, None if the word names a run alone; ids of runs hold no colon."""
+    """Return the run's id and the judge, None if the word names only a run. Run ids contain no colon."""
     run_id, colon, judge = word.partition(":")
     if not colon:
         return run_id, None
     try:
         return run_id, unquote(judge, errors="surrogatepass")
     except UnicodeDecodeError:
-        return run_id, unquote(judge)  # no judge has such a name
+        return run_id, unquote(judge)  # not the name of any judge
 
 
 def find_sides(store: Store, words: Sequence[str]) -> Sides:
-    """The sides that these words name; a word names a judge of a run, or all judges of one."""
+    """Return the sides for these words. A word names a judge of a run, or all judges of a run."""
     found: list[ChosenSide] = []
     records: dict[str, RunRecord] = {}
     unknown: list[str] = []
@@ -132,7 +132,7 @@ def find_sides(store: Store, words: Sequence[str]) -> Sides:
 
 
 def _problem(found: Sequence[ChosenSide], sides: Sequence[ChosenSide], n_words: int) -> str | None:
-    """Why these sides cannot be compared; None if they can."""
+    """Return why these sides cannot be compared; None if they can."""
     if len(sides) < len(found):
         twice = next(each for at, each in enumerate(found) if each in found[:at])
         called = f"{shorten(twice.judge)} of run {shorten(twice.name or twice.run)}"
@@ -167,14 +167,14 @@ Who = Literal["first", "second"]
 
 
 def check_metrics(names: Sequence[str]) -> tuple[str, ...]:
-    """These metrics in the usual order; none stands for the default. Raises `InputError` for unknown ones."""
+    """Return these metrics in the usual order; empty means the default. `InputError` for unknown ones."""
     if unknown := [name for name in names if name not in COMPARED]:
         raise InputError(f"unknown metric {shorten(repr(unknown[0]))}; known: {', '.join(COMPARED)}")
     return tuple(name for name in COMPARED if name in names)
 
 
 def compared(store: Store, sides: Sequence[ChosenSide], metrics: Sequence[str]) -> Comparison:
-    """The comparison of these sides as the store is now. Raises `InputError` if they cannot be compared."""
+    """Compare these sides in the current store. Raises `InputError` if they cannot be compared."""
     with store.snapshot() as moment:
         records = {run: moment.record(run) for run in dict.fromkeys(side.run for side in sides)}
         read = sides_at(moment, [(records[side.run], side.judge) for side in sides])
@@ -183,9 +183,9 @@ def compared(store: Store, sides: Sequence[ChosenSide], metrics: Sequence[str]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideView:
-    """A side: its own coverage, and its figures on the samples that all sides share.
+    """A side: its own coverage, and its metrics on the samples that all sides share.
 
-    `name` tells it from the others. `changed` says that its run has changed since it was compared.
+    `name` is unique among the sides. `changed` is set if its run has changed since the comparison.
     """
 
     name: str
@@ -205,7 +205,7 @@ class SideView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceView:
-    """The first side's figure minus the second's, with its 95 % interval; fields as in `Difference`."""
+    """The first side's metric minus the second's, with its 95 % interval; fields as in `Difference`."""
 
     value: float | None
     low: float | None
@@ -220,7 +220,7 @@ class DifferenceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairView:
-    """Two of the sides, by their numbers: how often each was right, and the differences of their metrics.
+    """Two of the sides, by number: how often each was right, and the differences of their metrics.
 
     The counts of who was right and the p value of McNemar's test are None without gold labels.
     """
@@ -239,7 +239,7 @@ class PairView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlipRow:
-    """A sample to which two sides gave different labels; `excerpt` is the beginning of its output."""
+    """A sample to which two sides gave different labels. `excerpt` is the beginning of its output."""
 
     sample_id: str
     gold: str | None
@@ -253,10 +253,10 @@ class FlipRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlipsView:
-    """A part of the flips of one pair, those with the scores furthest apart first.
+    """A page of the flips of one pair, those with the largest difference of scores first.
 
-    There are `n` flips, only those on which `right` is right unless that is None. `previous` and `next` are
-    the starts of the parts before and after this one, None at an end.
+    There are `n` flips, filtered to those on which `right` is right, unless it is None. `previous` and
+    `next` are the start numbers of the pages before and after this one, None at an end.
     """
 
     pair: int
@@ -299,7 +299,7 @@ def compare_view(
     start: int = 0,
     limit: int = AT_ONCE,
 ) -> CompareView:
-    """A comparison of these sides as they were at the revisions `at`, with flips from number `start` on.
+    """Return a comparison of these sides at the revisions `at`, with flips from number `start` on.
 
     Raises `SpecError` if there is no pair of this number.
     """
@@ -407,9 +407,9 @@ def _row(flip: Flip, right: Who | None, output: str | None) -> FlipRow:
     )
 
 
-CHOICES = 20  # runs to choose from at once
-AGAIN = 0.8  # seconds until a page looks again
-MOST_SECONDS = 30.0  # that a program may wait for a comparison
+CHOICES = 20  # runs per page to choose from
+AGAIN = 0.8  # seconds until a page polls again
+MOST_SECONDS = 30.0  # maximum time that a client may wait for a comparison
 
 router = APIRouter()
 api = APIRouter(tags=["comparisons"])
@@ -419,7 +419,7 @@ Many = Annotated[list[str], Query(max_length=50)]
 
 @dataclass(frozen=True, slots=True)
 class CompareQuery:
-    """The query of a comparison: `runs` are the words of its sides, `at` the revisions that were compared."""
+    """The query of a comparison. `runs` are the words of its sides, `at` the revisions that were compared."""
 
     runs: list[str]
     metrics: tuple[str, ...]
@@ -437,7 +437,7 @@ def compare_query(
     right: Annotated[Who | None, Query(description="flips on which this side is right")] = None,
     start: Annotated[int, Query(ge=0, lt=2**31)] = 0,
 ) -> CompareQuery:
-    """The query of an address. Raises `InputError` for an unknown metric."""
+    """Parse the query of an address. Raises `InputError` for an unknown metric."""
     revisions = tuple(int(each) for each in at.split(".") if each)
     return CompareQuery(run, check_metrics(metric), revisions, pair, right, start)
 
@@ -448,9 +448,9 @@ CompareParams = Annotated[CompareQuery, Depends(compare_query)]
 def comparison_of(
     jobs: JobQueue, stores: StorePool, query: CompareQuery, sides: tuple[ChosenSide, ...]
 ) -> tuple[tuple[int, ...], Finished[Comparison] | Pending | Refused]:
-    """The comparison of these sides, and the revisions of their runs that it is of.
+    """Return the comparison of these sides, and the revisions of their runs that it was computed for.
 
-    A run under way changes all the time, so a page that waited for the run at one revision asks for that one.
+    A run in progress changes all the time, so a page that waited for one revision asks for that one again.
     """
 
     def key(at: tuple[int, ...]) -> tuple[Any, ...]:
@@ -478,7 +478,7 @@ def compare_page(
     before: Number = None,
     after: Number = None,
 ) -> Response:
-    """The comparison, or a list of runs to choose from."""
+    """Show the comparison, or a list of runs to choose from."""
     sides = find_sides(store, query.runs)
     listing = bool(choose) or before is not None or after is not None
     if listing or sides.problem or len(sides.sides) < 2:
@@ -511,7 +511,7 @@ def compare_page(
 
 
 def _reach(view: CompareView) -> float:
-    """How far from zero the differences and their intervals reach, to draw all at one scale."""
+    """Return the largest absolute difference or interval end, to draw all at one scale."""
     ends = [
         abs(end)
         for pair in view.pairs
@@ -525,7 +525,7 @@ def _reach(view: CompareView) -> float:
 def _choice(
     request: Request, store: Store, query: CompareQuery, sides: Sides, place: dict[str, Any], listing: bool
 ) -> Response:
-    """The page of runs to choose from: those of the first chosen run's dataset, unless all are asked for."""
+    """Show the page of runs to choose from: those of the first chosen run's data set, or all on request."""
     dataset = sides.sides[0].dataset if sides.sides and place["data"] == "same" else None
     view = runs_view(
         store,
@@ -557,14 +557,14 @@ def _choice(
 
 
 class _Links:
-    """The addresses that a comparison links to; `at` are the revisions that were compared."""
+    """The addresses that a comparison links to. `at` are the revisions that were compared."""
 
     def __init__(self, query: CompareQuery, sides: tuple[ChosenSide, ...], at: tuple[int, ...] = ()) -> None:
         self._sides = sides
         self._what: dict[str, Any] = {"run": [each.word for each in sides]}
         if query.metrics:
             self._what["metric"] = list(query.metrics)
-        # A run under way will have changed at the next request; the links go to this comparison all the same.
+        # A run in progress will have changed at the next request, but the links must lead to this comparison.
         going = any(each.status == "running" for each in sides)
         self._at = {"at": ".".join(map(str, at))} if at else {}
         self._kept = self._at if going else {}
@@ -573,45 +573,45 @@ class _Links:
 
     @property
     def here(self) -> str:
-        """This comparison, as the runs are now."""
+        """This comparison, for the current revisions."""
         return link("/compare", **self._what)
 
     @property
     def again(self) -> str:
-        """This page, once the comparison is computed."""
+        """This page, to reload once the comparison is computed."""
         start = self._start or None
         return link("/compare", **self._what, **self._flips, start=start, **self._at)
 
     @property
     def choose(self) -> str:
-        """The list to choose others from."""
+        """The list to choose other sides from."""
         return link("/compare", **self._what, choose="list")
 
     @property
     def data(self) -> str:
-        """The same as data."""
+        """The comparison as JSON."""
         return link("/api/compare", **self._what, **self._flips, **self._kept)
 
     def pair(self, number: int) -> str:
-        """The same with another pair shown."""
+        """Return the address with another pair shown."""
         return link("/compare", **self._what, pair=number or None, **self._kept) + "#pair"
 
     def flips(self, right: Who | None = None, start: int = 0) -> str:
-        """The same with other flips listed."""
+        """Return the address with other flips listed."""
         shown = self._flips | {"right": right, "start": start or None}
         return link("/compare", **self._what, **shown, **self._kept) + "#flips"
 
     def without(self, side: int) -> str:
-        """The comparison of all others."""
+        """Return the address of the comparison without one side."""
         rest = [each for at, each in enumerate(self._what["run"]) if at != side]
         return link("/compare", **{**self._what, "run": rest})
 
     def run(self, side: int) -> str:
-        """The run of a side, with its judge."""
+        """Return the address of a side's run, with its judge."""
         return run_address(self._sides[side].run, judge=self._sides[side].judge)
 
     def sample(self, side: int, sample_id: str) -> str:
-        """A sample as a side judged it."""
+        """Return the address of a sample as judged by a side."""
         return sample_address(self._sides[side].run, sample_id, judge=self._sides[side].judge)
 
 
@@ -619,7 +619,7 @@ class _Links:
 
 
 class Working(BaseModel):
-    """A comparison that is being computed: `ahead` others come before it; ask `again` there."""
+    """A comparison that is being computed after `ahead` others. Poll the address `again`."""
 
     detail: str
     ahead: int
@@ -641,10 +641,11 @@ async def compare(
     limit: Annotated[int, Query(ge=1, le=MOST_AT_ONCE, description="flips at once")] = AT_ONCE,
     wait: Annotated[float, Query(ge=0, le=MOST_SECONDS, description="seconds to wait for it")] = 0,
 ) -> Response:
-    """Judges beside each other on the samples that all have judged, with the flips of one pair.
+    """Compare judges on the samples that all have judged, with the flips of one pair.
 
-    One run compares its judges; of several runs each gives the judge named with it, or all it has. `at`
-    comes with an answer 202 and asks for that very comparison, though a run went on since.
+    A single run compares its judges. Of several runs, each contributes the judge named with it, or all its
+    judges. `at` is returned with status 202 and requests that same comparison, even if a run has changed
+    since.
     """
     stores, jobs = stores_of(request), jobs_of(request)
     sides = await run_in_threadpool(_sides, stores, query)

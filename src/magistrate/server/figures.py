@@ -1,7 +1,7 @@
-"""One judge of a run on its page: figures as judged and at any threshold, failures, and slices of the data.
+"""One judge of a run on its page: metrics as judged and at any threshold, failures, and slices of the data.
 
-What depends on the outcomes alone is computed once; a threshold then costs a search in sorted scores and the
-intervals. Nothing is binned: the counts are those of the scores themselves.
+Values that depend only on the outcomes are computed once. A threshold then needs only a search in sorted
+scores and the intervals. Nothing is binned: the counts are exact.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-MOST_DIGITS = 16  # that a float between 0 and 1 has
+MOST_DIGITS = 16  # of a float between 0 and 1
 BEST = Aim("maximize", "balanced_accuracy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtThreshold:
-    """A judge's labels and figures at a threshold of its own scores.
+    """A judge's labels and metrics at a threshold of its own scores.
 
-    Of `n` verdicts that say faithful or hallucinated, `n_hallucinated` say hallucinated there. The matrix,
-    metrics, counts and remarks of `report` are at the threshold, with intervals that take every sample to
-    have a context of its own. Figures of scores, such as AUROC and calibration, are as judged.
+    Of `n` faithful or hallucinated verdicts, `n_hallucinated` are hallucinated at the threshold. The
+    matrix, metrics, counts and remarks of `report` are at the threshold. Their intervals assume that every
+    sample has its own context. Metrics of scores, such as AUROC and calibration, are as judged.
     """
 
     threshold: float
@@ -70,11 +70,11 @@ class AtThreshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A judge's report, its sorted scores, and what follows from them.
+    """A judge's report, its sorted scores, and values derived from them.
 
-    `own` is the judge's threshold, as the run stored it; None if the run has none, or if its labels are not
-    those of that threshold. `best` is a threshold with the highest balanced accuracy on this data, which is
-    `best_value`; both are None if a class is missing.
+    `own` is the judge's threshold, as stored with the run; None if the run has none, or if its labels do
+    not match that threshold. `best` is a threshold with the highest balanced accuracy on this data, which
+    is `best_value`; both are None if a class is missing.
     """
 
     report: JudgeReport
@@ -86,12 +86,12 @@ class Figures:
 
     @property
     def n_scores(self) -> int:
-        """How many verdicts say faithful or hallucinated."""
+        """The number of faithful or hallucinated verdicts."""
         return sum(group.size for group in _groups(self.scores))
 
 
 def figures_of(report: JudgeReport, scores: JudgeScores, name: str) -> Figures:
-    """The figures of a judge; the ids in its charts begin with `name`."""
+    """Return the metrics of a judge. The ids in its charts begin with `name`."""
     import numpy as np
 
     found = Figures(
@@ -114,7 +114,7 @@ def figures_of(report: JudgeReport, scores: JudgeScores, name: str) -> Figures:
 
 
 def at_threshold(figures: Figures, threshold: float) -> AtThreshold:
-    """The figures at a threshold in [0, 1]. The report must say how scores are read (`scoring`)."""
+    """Return the metrics at a threshold in [0, 1]. The report must have a `scoring`."""
     import numpy as np
 
     report, scores = figures.report, figures.scores
@@ -143,7 +143,7 @@ def _groups(scores: JudgeScores) -> tuple[Floats, Floats, Floats]:
 
 
 def _called(ordered: Floats, threshold: float, turned: bool) -> int:
-    """How many of these sorted scores say hallucinated: those from the threshold on, or below it."""
+    """Return how many of these sorted scores mean hallucinated: those from the threshold on, or below it."""
     import numpy as np
 
     below = int(np.searchsorted(ordered, threshold, side="left"))
@@ -154,7 +154,7 @@ def _called(ordered: Floats, threshold: float, turned: bool) -> int:
 
 
 def _gives_the_labels(figures: Figures) -> bool:
-    """Whether the stored threshold gives as many hallucinated for each true label as the judge did."""
+    """Return whether the stored threshold gives the judge's number of hallucinated for each gold label."""
     report, scores = figures.report, figures.scores
     if report.scoring is None or report.scoring.threshold is None or not figures.n_scores:
         return False
@@ -167,7 +167,7 @@ def _gives_the_labels(figures: Figures) -> bool:
 
 
 def _best(figures: Figures) -> float:
-    """A round threshold with the highest balanced accuracy."""
+    """Return a round threshold with the highest balanced accuracy."""
     import numpy as np
 
     turned = figures.report.turned
@@ -182,9 +182,10 @@ def _best(figures: Figures) -> float:
 
 
 def roundest(low: float, high: float, end: float) -> float | None:
-    """The number between `low` and `high`, both in [0, 1], with the fewest digits; .5 if it is between them.
+    """Return the number between `low` and `high`, both in [0, 1], with the fewest digits; .5 if it is in
+    between.
 
-    `end`, one of the two, counts as between them. None if there is no such number.
+    `end`, one of the two, counts as in between. None if there is no such number.
 
     >>> roundest(0.431, 0.52, 0.52), roundest(0.4312, 0.4387, 0.4387), roundest(0.499, 0.5, 0.5)
     (0.5, 0.435, 0.5)
@@ -200,8 +201,8 @@ def roundest(low: float, high: float, end: float) -> float | None:
 # --- slices ---------------------------------------------------------------------------------------
 
 
-SAMPLES_READ = 50  # to see which fields of metadata there are
-FEW_VALUES = 20  # of a field among those samples
+SAMPLES_READ = 50  # to find the fields of metadata
+FEW_VALUES = 20  # per field among those samples
 MOST_KEYS = 30
 LONGEST_KEY = 100
 MOST_SLICES = 20
@@ -209,10 +210,10 @@ MOST_SLICES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """The samples with one value of a field: `n` have a true label and a verdict.
+    """The samples with one value of a field: `n` have a gold label and a verdict.
 
-    `n_hallucinated` of them are hallucinated, `n_called` are judged to be. The interval of
-    `balanced_accuracy` takes samples of the same context together.
+    `n_hallucinated` of them are hallucinated, `n_called` are judged so. The interval of `balanced_accuracy`
+    resamples samples of the same context together.
     """
 
     value: str
@@ -226,7 +227,7 @@ class Slice:
 class SlicesView:
     """The slices by the field `by`, the largest first.
 
-    `n_without` labelled samples have no such field; `n_more` values, of `n_rest` samples, are left out.
+    `n_without` labelled samples lack the field. `n_more` values, with `n_rest` samples, are left out.
     """
 
     by: str
@@ -238,11 +239,11 @@ class SlicesView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sliced:
-    """Labelled samples with a verdict, in the order of the run, and which value each has.
+    """Labelled samples with a verdict, in the order of the run, with the value of each.
 
-    All arrays are `[n]`: `place` is that of the value in `values`, -1 for none; `truth` and `said` are True
-    for hallucinated; `scores` are the judge's own, which `scoring` says how to read; `groups` are equal for
-    samples of the same context.
+    All arrays are `[n]`: `place` is the index in `values`, -1 for none; `truth` and `said` are True for
+    hallucinated; `scores` are the judge's own, to be read by `scoring`; `groups` are equal for samples of
+    the same context.
     """
 
     by: str
@@ -256,7 +257,7 @@ class Sliced:
 
 
 def keys_of(moment: Snapshot, run_id: str) -> tuple[str, ...]:
-    """The names of the metadata fields that have few values among the run's first samples."""
+    """Return the metadata fields that have few values among the run's first samples."""
     found: dict[str, set[str]] = {}
     samples = list(islice(moment.samples(run_id), SAMPLES_READ))
     for sample in samples:
@@ -268,7 +269,7 @@ def keys_of(moment: Snapshot, run_id: str) -> tuple[str, ...]:
 
 
 def sliced(moment: Snapshot, run_id: str, judge: str, by: str) -> Sliced:
-    """The labelled samples of a run with one judge's verdicts, by a field of their metadata."""
+    """Return the labelled samples of a run with one judge's verdicts, by a field of their metadata."""
     import numpy as np
 
     samples = {sample.id: sample for sample in moment.samples(run_id)}
@@ -290,7 +291,7 @@ def sliced(moment: Snapshot, run_id: str, judge: str, by: str) -> Sliced:
 
 
 def slices_view(found: Sliced, threshold: float | None) -> SlicesView:
-    """The figures for each value, as judged or at a threshold of the judge's own scores."""
+    """Return the metrics for each value, as judged or at a threshold of the judge's own scores."""
     said = found.said
     if threshold is not None and found.scoring is not None:
         said = (found.scores >= threshold) != found.scoring.turned
@@ -318,7 +319,7 @@ def slices_view(found: Sliced, threshold: float | None) -> SlicesView:
 
 
 def _ranked(values: Iterable[str | None]) -> tuple[str, ...]:
-    """The distinct values, the most frequent first."""
+    """Return the distinct values, the most frequent first."""
     counts = Counter(value for value in values if value is not None)
     return tuple(sorted(counts, key=lambda value: (-counts[value], value)))
 
@@ -340,9 +341,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A chart with a mark, in the chart's own units, at the threshold: as it is set `now` and as `judged`.
+    """A chart with marks at the threshold, in the chart's coordinates: the current one (`now`) and the
+    `judged` one.
 
-    `upright` says that the mark is a line from the lower end of the axes to the upper one, at `ends`.
+    `upright` is set if the mark is a vertical line across the plot, between `ends`.
     """
 
     chart: Chart
@@ -354,11 +356,11 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdPart:
-    """The threshold that is set, None if labels are as judged, and what is known about others.
+    """The selected threshold, None if labels are as judged, and facts about others.
 
-    `shown` is the position of the slider. Of `n` verdicts `n_now` say hallucinated, and `n_judged` did as
-    judged. The other fields are as in `Figures`; `shares_contexts` says that intervals would be wider if
-    they took samples of the same context together, as those of the labels as judged do.
+    `shown` is the position of the slider. Of `n` verdicts, `n_now` are hallucinated now, and `n_judged`
+    were as judged. The other fields are as in `Figures`. `shares_contexts` is set if intervals would be
+    wider when they resample samples of the same context together, as those of the labels as judged do.
     """
 
     value: float | None
@@ -377,7 +379,7 @@ class ThresholdPart:
 class FlagPart:
     """The kinds of claims by which a rubric's verdicts were decided, and by which they are decided now.
 
-    `chosen` is empty if they are as judged; `pending` says that they are being decided at the moment.
+    `chosen` is empty if they are as judged. `pending` is set while they are being decided.
     """
 
     kinds: tuple[str, ...]
@@ -398,9 +400,9 @@ class CodeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossTable:
-    """How often each label goes with each true label, in the words of an address.
+    """The number of outcomes for each pair of label and gold label, in the words of an address.
 
-    `counts[i][j]` is for the i-th true label and the j-th label; `n_more` outcomes have others.
+    `counts[i][j]` is for the i-th gold label and the j-th label; `n_more` outcomes have others.
     """
 
     truths: tuple[str, ...]
@@ -411,7 +413,7 @@ class CrossTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What the list can be filtered by."""
+    """The values that the list can be filtered by."""
 
     said: tuple[str, ...]
     truth: tuple[str, ...]
@@ -421,7 +423,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgePart:
-    """A judge's figures: `view` has them in words, at the threshold and with the flags that are set."""
+    """A judge's metrics. `view` has them in words, at the selected threshold and with the selected flags."""
 
     report: JudgeReport
     view: JudgeView
@@ -430,7 +432,7 @@ class JudgePart:
 
 
 def judge_part(figures: Figures, threshold: float | None, price: Price | None) -> JudgePart:
-    """A judge's figures; at the threshold, if there is one and the judge has scores."""
+    """Return a judge's metrics, at the threshold if one is given and the judge has scores."""
     cuts = figures.n_scores > 0 and figures.report.scoring is not None
     moved = at_threshold(figures, threshold) if cuts and threshold is not None else None
     report = moved.report if moved else figures.report
@@ -480,7 +482,7 @@ def _placed(chart: Chart, marks: Mapping[str, Point]) -> Point | None:
 
 
 def _marks(report: JudgeReport, threshold: float | None) -> dict[str, Point]:
-    """The position of the threshold in each chart, by its title."""
+    """Return the position of the threshold in each chart, by its title."""
     found: dict[str, Point] = {} if threshold is None else {"Scores": (threshold, 0.0)}
     c: Confusion | None = report.result.confusion if report.result else None
     if c is not None and c.positives and c.negatives:
@@ -491,17 +493,17 @@ def _marks(report: JudgeReport, threshold: float | None) -> dict[str, Point]:
     return found
 
 
-# --- what is beside the figures -------------------------------------------------------------------
+# --- other parts of the page ----------------------------------------------------------------------
 
 
 def flag_part(own: Sequence[str], chosen: Sequence[str], pending: bool) -> FlagPart:
-    """The switches of a rubric; to choose the kinds that it has anyway changes nothing."""
+    """Return the switches of a rubric. Selecting its original kinds counts as no change."""
     anew = () if set(chosen) == set(own) else tuple(chosen)
     return FlagPart(kinds=CLAIM_KINDS, own=tuple(own), chosen=anew, pending=pending)
 
 
 def code_lines(moment: Snapshot, run_id: str, judge: str, cells: Mapping[Cell, int]) -> tuple[CodeLine, ...]:
-    """Failures and abstentions by code, the most frequent first, with the message of one of each."""
+    """Return failures and abstentions by code, the most frequent first, each with an example message."""
     if all(cell.kind == "verdict" for cell in cells):
         return ()
     codes = moment.failure_codes(run_id, judge, MOST_CODES)
@@ -523,7 +525,7 @@ def _message(
 
 
 def cross_table(cells: Mapping[Cell, int]) -> CrossTable | None:
-    """Labels against true labels, if there are others than faithful and hallucinated; else None."""
+    """Return labels against gold labels, if there are others than faithful and hallucinated; else None."""
     verdicts = {(cell.gold, cell.label): n for cell, n in cells.items() if cell.kind == "verdict"}
     if not verdicts or all(gold in KNOWN and label in KNOWN for gold, label in verdicts):
         return None
@@ -538,7 +540,7 @@ def cross_table(cells: Mapping[Cell, int]) -> CrossTable | None:
 
 
 def _ranked_labels(verdicts: Mapping[tuple[str | None, str | None], int], side: int) -> list[str | None]:
-    """The most frequent labels of one side."""
+    """Return the most frequent labels of one side."""
     found: Counter[str | None] = Counter()
     for pair, n in verdicts.items():
         found[pair[side]] += n
@@ -550,7 +552,7 @@ def _word(gold: str | None) -> str:
 
 
 def choices_of(cells: Mapping[Cell, int], codes: Sequence[CodeLine]) -> Choices:
-    """What the list can be filtered by, the most frequent values first."""
+    """Return the values that the list can be filtered by, the most frequent first."""
     said: Counter[str] = Counter()
     truth: Counter[str] = Counter()
     named = {kind: word for word, kind in KINDS.items()}
@@ -566,12 +568,12 @@ def choices_of(cells: Mapping[Cell, int], codes: Sequence[CodeLine]) -> Choices:
     )
 
 
-# --- the whole of it ------------------------------------------------------------------------------
+# --- the complete judge ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuery:
-    """What to show of a run: which judge, which of its outcomes and from where on, sliced by which field."""
+    """What to show of a run: the judge, the filter and page of its outcomes, and the field to slice by."""
 
     judge: str | None = None
     wanted: ListFilter = ALL
@@ -583,10 +585,11 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """A judge of a run: its figures, None if nothing is counted yet, and a part of the list of its outcomes.
+    """A judge of a run: its metrics, None if not computed yet, and a page of the list of its outcomes.
 
-    `keys` are fields of metadata to slice by. `slices` is None if none were asked for or they are not
-    computed yet. `pending` says that something is being computed, `refused` why something cannot be had.
+    `keys` are fields of metadata to slice by. `slices` is None if not requested or not computed yet.
+    `pending` is set while something is being computed, `refused` if something cannot be computed, with the
+    reason.
     """
 
     judge: str
@@ -604,7 +607,7 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class JudgeReader:
-    """Reads one judge of a run at one moment; what was computed before for the same revision is cached."""
+    """Reads one judge of a run at one moment. Results for the same revision are cached."""
 
     moment: Snapshot
     cache: RunCache
@@ -612,13 +615,13 @@ class JudgeReader:
     judge: str
 
     def cached(self, what: str, make: Callable[[], T]) -> T:
-        """What `make` gives; it depends on nothing but the judge's outcomes."""
+        """Return the result of `make`, which must depend only on the judge's outcomes."""
         return self.cache.get((what, self.record.id, self.record.revision, self.judge), make)
 
     def computed(
         self, what: str, more: object, make: Callable[[Snapshot], T], most: int
     ) -> T | Refused | None:
-        """The same for slow work: at once if the run has at most `most` outcomes, else in the background."""
+        """Return the result of slow work: at once for at most `most` outcomes, else in the background."""
         key = (what, self.record.id, self.record.revision, self.judge, more)
         if self.record.n_outcomes <= most:
             return self.cache.get(key, lambda: make(self.moment))
@@ -626,7 +629,7 @@ class JudgeReader:
 
     @property
     def cells(self) -> Mapping[Cell, int]:
-        """How many outcomes are in which cell."""
+        """The number of outcomes in each cell."""
         return self.cached("cells", lambda: self.moment.cells(self.record.id, self.judge))
 
     @property
@@ -637,7 +640,7 @@ class JudgeReader:
         ]
 
     def flagged(self, flag: tuple[str, ...]) -> Decided | Refused | None:
-        """The verdicts decided by other kinds of claims; None while they are being decided."""
+        """Return the verdicts decided by other kinds of claims; None while they are being decided."""
         return self.computed(
             "decided",
             tuple(sorted(flag)),
@@ -648,7 +651,7 @@ class JudgeReader:
     def figures(
         self, counted: RunFigures | None, redecided: Decided | None, flag: tuple[str, ...]
     ) -> Figures | None:
-        """The judge's figures as counted, or with the verdicts decided again."""
+        """Return the judge's metrics as counted, or with the verdicts decided again."""
         found: tuple[JudgeReport, JudgeScores] | None = None
         revision = self.record.revision
         if redecided is not None:
@@ -664,22 +667,22 @@ class JudgeReader:
         return self.cache.get(key, lambda: figures_of(report, scores, "c"))
 
     def slices(self, by: str) -> Sliced | Refused | None:
-        """The outcomes by a field of metadata; None while they are being read."""
+        """Return the outcomes by a field of metadata; None while they are being read."""
         run_id, judge = self.record.id, self.judge
         return self.computed("slices", by, lambda moment: sliced(moment, run_id, judge, by), MOST_SLICED)
 
     def keys(self) -> tuple[str, ...]:
-        """The fields of metadata to slice by."""
+        """Return the fields of metadata to slice by."""
         key = ("keys", self.record.id, min(self.record.n_samples, SAMPLES_READ))
         return self.cache.get(key, lambda: keys_of(self.moment, self.record.id))
 
     def codes(self) -> tuple[CodeLine, ...]:
-        """Failures and abstentions by code."""
+        """Return failures and abstentions by code."""
         return self.cached("codes", lambda: code_lines(self.moment, self.record.id, self.judge, self.cells))
 
 
 def detail_of(reader: JudgeReader, counted: RunFigures | None, query: RunQuery) -> Detail:
-    """The judge in detail; `counted` are the figures of the run, at whatever revision."""
+    """Return the judge in detail. `counted` are the metrics of the run, at any revision."""
     own, flag = reader.own_flags, query.wanted.flag
     redecided: Decided | Refused | None = None
     switches = None if own is None else flag_part(own, flag, pending=False)

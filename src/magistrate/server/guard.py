@@ -1,8 +1,8 @@
-"""`POST /api/guard`: whether an answer may get out, within a time budget, as an application asks beforehand.
+"""`POST /api/guard`: decides, within a time limit, whether an application may send an answer.
 
-Which judge decides is the server's to say, so that nobody who asks can choose one that lets everything pass.
-There is always a decision: where the judge was late, failed or declined, the request said whether the guard
-is open or closed then, and the answer says that this is what happened.
+The judge is configured on the server, so that a client cannot choose one that lets everything pass. There
+is always a decision: if the judge was late, failed or abstained, the request determines whether the guard
+is open or closed, and the response reports this.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ _log = _logging.get("server")
 
 @dataclass(frozen=True)
 class Doorkeeper:
-    """The guard of a server: a judge in words, which is made when it is first asked, and its model."""
+    """The guard of a server: the specification of its judge, created at the first use, and its model."""
 
     words: str
     model: str | None = None
 
     @cached_property
     def guard(self) -> Guard:
-        """What decides. Raises `SpecError` for a judge that is not known or never says hallucinated."""
+        """The guard. Raises `SpecError` for a judge that is not known or never gives hallucinated."""
         return Guard(judge=registry.judge(self.words), model=self.model)
 
     def check(self) -> None:
-        """Raise what keeps the judge from being one that guards."""
+        """Raise an error if the judge cannot be used as a guard."""
         _ = self.guard
 
 
 class ToGuard(BaseModel, extra="forbid"):
-    """An answer of an application: may it get out?
+    """An answer of an application, to be allowed or denied.
 
-    `context` is what it must be faithful to, `input` what was asked. `budget_ms` milliseconds are what a
-    verdict may take. `on_timeout` and `on_failure` say whether an answer without a verdict gets out (`open`)
-    or not (`closed`): because there was none in time, or because the judge failed or declined.
+    `context` is what it must be faithful to, `input` the question. A verdict may take `budget_ms`
+    milliseconds. `on_timeout` and `on_failure` decide whether an answer without a verdict is allowed
+    (`open`) or not (`closed`), because it was late, or because the judge failed or abstained.
     """
 
     output: str
@@ -75,10 +75,10 @@ class ToGuard(BaseModel, extra="forbid"):
 
 
 class Decided(BaseModel):
-    """Whether an answer may get out, and why.
+    """Whether an answer is allowed, and why.
 
-    `because` is `verdict` where the judge decided; else there was no verdict, and `fail` says whether the
-    guard was open or closed to that. `outcome` is what the judge said.
+    `because` is `verdict` if the judge decided. Otherwise there was no verdict, and `fail` is whether the
+    guard was open or closed. `outcome` is the judge's outcome.
     """
 
     decision: Literal["allow", "deny"]
@@ -97,9 +97,9 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 @api.post("/guard", response_model=Decided, responses=ERRORS)
 async def guard(request: Request, body: ToGuard) -> Response:
-    """Decide of one answer, in the time that the request allows; the header `Magistrate-Guard` says it too.
+    """Decide on one answer within the requested time. The header `Magistrate-Guard` repeats the decision.
 
-    Take nothing but `"decision": "allow"` for a yes: an error is no decision.
+    Only `"decision": "allow"` means yes: an error is not a decision.
     """
     doorkeeper: Doorkeeper = request.app.state.guard
     try:
@@ -125,7 +125,7 @@ async def guard(request: Request, body: ToGuard) -> Response:
 
 
 async def _judged(request: Request, guarding: Guard, sample: Sample) -> Outcome | None:
-    """The outcome; None if nobody waits for it any more. What keeps one request from a verdict is one too."""
+    """Return the outcome, or None if the client has disconnected. Errors of one request are outcomes too."""
     service: JudgingService = request.app.state.judging
     name = guarding.judge.info.name
     model = None if guarding.model is None else str(guarding.model)

@@ -36,12 +36,12 @@ _loading = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeLine:
-    """A judge in the list; if `error` says why it cannot be used, the other fields are empty.
+    """A judge in the list. If `error` is set, it cannot be used, and the other fields are empty.
 
-    `reads` are the fields of a sample that it looks at, `requires` those that it needs. `options` have their
-    defaults. `lacks` says what it must be given before it can judge; `asked_here` whether it can be asked
-    over HTTP as it is. `headline` is its quality as measured with the default model, or without one; None if
-    it was not measured.
+    `reads` are the fields of a sample that it reads, `requires` those that must exist. `options` have their
+    defaults. `lacks` is what it must be given before it can judge. `asked_here` is whether it can be used
+    over HTTP without further setup. `headline` is its quality as measured with the default model, or
+    without one; None if it was not measured.
     """
 
     name: str
@@ -64,25 +64,25 @@ class JudgeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgesView:
-    """All installed judges; `model` is the one that judges which ask a model were measured with."""
+    """All installed judges. `model` is the model with which judges that use one were measured."""
 
     judges: tuple[JudgeLine, ...]
     model: str
 
     def groups(self) -> list[tuple[str, list[JudgeLine]]]:
-        """The groups that have judges, with their judges."""
+        """Return the non-empty groups with their judges."""
         found = ((name, [each for each in self.judges if each.group == name]) for name in GROUPS)
         return [(name, judges) for name, judges in found if judges]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeView:
-    """One judge with everything that is known of it.
+    """One judge with all known facts.
 
-    `long` says what it does with a sample that does not fit the model; `prompt` and `constraint` are digests
-    of what it asks with; `trained_on` names the sets that it was trained on; `card` says how a trained judge
-    was made. `asks` is what it lets its model answer; `measured` has a row for each set and model. `scores`
-    are the scores of its labels, if each has one.
+    `long` is how it handles a sample that does not fit the model. `prompt` and `constraint` are digests of
+    its prompt and constraint. `trained_on` names its training sets. `card` is the model card of a trained
+    judge. `asks` is what its model may answer. `measured` has a row per set and model. `scores` are the
+    scores of its labels, if each has one.
     """
 
     line: JudgeLine
@@ -97,13 +97,13 @@ class JudgeView:
 
 
 def judges_view() -> JudgesView:
-    """All judges, the default first, then the best ones. Imports them the first time."""
+    """Return all judges, the default first, then the best ones. Imports them at the first call."""
     lines = (each if isinstance(each, JudgeLine) else each.line for each in _found().values())
     return JudgesView(judges=tuple(sorted(lines, key=_rank)), model=default().name)
 
 
 def judge_view(name: str) -> JudgeView | JudgeLine:
-    """One judge; only its line if it cannot be loaded. Raises `SpecError` for an unknown name."""
+    """Return one judge; only its line if it cannot be loaded. Raises `SpecError` for an unknown name."""
     found = _found().get(name)
     if found is None:
         raise SpecError(registry.unknown("judge", name[:100], list(_found())))
@@ -176,9 +176,9 @@ def _rank(line: JudgeLine) -> tuple[bool, float, str]:
 class ModelLine:
     """A model of the catalogue.
 
-    `weights` are the variants that were pulled; `bytes` is the size of the download, `parameters` a count,
-    `context_length` in tokens. `selftest` says whether expected answers for a self-test are known; `command`
-    pulls the model.
+    `weights` are the variants that were pulled. `bytes` is the size of the download, `parameters` their
+    number, `context_length` in tokens. `selftest` is whether expected answers for a self-test are known.
+    `command` pulls the model.
     """
 
     name: str
@@ -199,7 +199,7 @@ class ModelLine:
 
     @property
     def pulled(self) -> bool:
-        """Whether it is here and can be asked."""
+        """Whether it was pulled and can be used."""
         return bool(self.weights)
 
 
@@ -212,7 +212,7 @@ class ModelsView:
 
 
 def models_view() -> ModelsView:
-    """The catalogue, with what is on disk right now."""
+    """Return the catalogue, with what is currently on disk."""
     return ModelsView(
         models=tuple(
             ModelLine(
@@ -243,14 +243,14 @@ def models_view() -> ModelsView:
 
 @router.get("/judges")
 def judges_page(request: Request) -> Response:
-    """All installed judges."""
+    """Show all installed judges."""
     view = judges_view()
     return page(request, "judges.html", view=view, milliseconds=milliseconds, option_words=option_words)
 
 
 @router.get("/judges/{name}")
 def judge_page(request: Request, name: str) -> Response:
-    """One judge."""
+    """Show one judge."""
     found = judge_view(name)
     line, view = (found, None) if isinstance(found, JudgeLine) else (found.line, found)
     words = [option_words(*each) for each in line.options.items()]
@@ -259,7 +259,7 @@ def judge_page(request: Request, name: str) -> Response:
 
 @router.get("/models")
 def models_page(request: Request) -> Response:
-    """The catalogue of models."""
+    """Show the catalogue of models."""
     return page(request, "models.html", view=models_view())
 
 
@@ -268,17 +268,17 @@ def models_page(request: Request) -> Response:
 
 @api.get("/judges", response_model=JudgesView)
 def judges() -> Response:
-    """Every installed judge, also those that cannot be used, with why."""
+    """List every installed judge, including those that cannot be used, with the reason."""
     return json_response(asdict(judges_view()))
 
 
 @api.get("/judges/{name}", response_model=JudgeView | JudgeLine, responses=error_responses(404, 422))
 def judge(name: str) -> Response:
-    """One judge with everything that is known of it; only its line where it cannot be loaded."""
+    """Get one judge with all known facts; only its line if it cannot be loaded."""
     return json_response(asdict(judge_view(name)))
 
 
 @api.get("/models")
 def models() -> ModelsView:
-    """The catalogue of models with which of them are here, and what of the package is installed."""
+    """Get the catalogue of models with the pulled variants, and the installed extras of the package."""
     return models_view()

@@ -1,4 +1,4 @@
-"""Judging one sample over HTTP: limits on what may be asked, running judgements, and `POST /api/judge`."""
+"""Judge one sample over HTTP: input limits, running judgements, and `POST /api/judge`."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ from magistrate.server.responses import Refusal, json_response
 from magistrate.server.state import JobQueue, Refused
 from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Step, Usage, Verdict
 
-LONGEST_WORDS = 300  # characters of a judge with its options
+LONGEST_WORDS = 300  # characters of a judge's specification
 LONGEST_DEADLINE = 3600.0
 
-# Some judges take the product of both lengths, and hold all of Python while they do.
+# Some judges take time proportional to the product of both lengths, and block all of Python meanwhile.
 LONGEST_OUTPUT = 200_000
 LONGEST_EXPECTED = 20_000
 
 NO_OUTPUT = "give the text on trial: output, or messages with it as the assistant's last one"
 
 MOST_WAITING = 64
-TIMES_KEPT = 20  # judgements whose time says how long the next ones take
-LONGEST_PAUSE = 60  # seconds that somebody is asked to stay away
+TIMES_KEPT = 20  # number of recent durations used to predict the next ones
+LONGEST_PAUSE = 60  # seconds, at most, in Retry-After
 
-MOST_TEXTS = 10_000  # of a context or a conversation
+MOST_TEXTS = 10_000  # per context or conversation
 UNAVAILABLE = (ModelError, MissingExtra, EngineGone)
-CLIENT_GONE = 499  # nobody is there to read the response; proxies write this into their logs
+CLIENT_GONE = 499  # the client has disconnected; proxies log this status
 
 Phase = Literal["waiting", "loading", "judging", "done"]
 EngineOf = Callable[[Sequence[Judge], str | None], Engine]
@@ -68,14 +68,14 @@ api = APIRouter(tags=["judging"])
 _log = _logging.get("server")
 
 
-# --- what may be asked ----------------------------------------------------------------------------
+# --- validating requests --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A sample to be judged: by which judge, with which model, and within how many seconds.
+    """A sample to judge, with the judge, the model, and the deadline in seconds.
 
-    `name` is the judge's without options; `model` is of the catalogue, None for the default one.
+    `name` is the judge's without options. `model` is of the catalogue, None for the default one.
     """
 
     sample: Sample
@@ -96,11 +96,11 @@ def question(
     model: str | None = None,
     deadline: float = DEADLINE,
 ) -> Question:
-    """A question from a visitor's words. May import a judge, which takes a while.
+    """Build a question from a visitor's input. May import a judge, which takes a while.
 
-    Nothing in it can name a file, a folder or a model that was not brought here by people at this machine.
-    Raises `SpecError`, with the nearest names, for an unknown judge or model, and `InputError` for what
-    cannot be judged or may not be asked from outside.
+    It cannot name a file, a folder or a model that was not installed by people on this machine. Raises
+    `SpecError`, with similar names, for an unknown judge or model, and `InputError` for input that cannot
+    be judged or is not allowed from outside.
     """
     try:
         sample = api_judge.sample_of(
@@ -116,7 +116,7 @@ def question(
 
 
 def judge_of(words: str) -> Judge:
-    """The installed judge of that name, with the options that may be set from outside."""
+    """Return the installed judge of that name, with the options that may be set from outside."""
     if len(words) > LONGEST_WORDS:
         raise InputError(f"a judge is named in at most {LONGEST_WORDS} characters")
     name = words.partition(":")[0].partition("@")[0]
@@ -124,7 +124,7 @@ def judge_of(words: str) -> Judge:
         raise SpecError(registry.unknown("judge", name, list(registry.judge_entries())))
     try:
         found = registry.judge(words, outside=True)
-    except SpecError as error:  # the judge is known: it is the options that are not
+    except SpecError as error:  # the judge is known, so the options are invalid
         raise InputError(str(error)) from None
     if found.info.lacks:
         raise InputError(f"judge {found.info.name!r} {found.info.lacks}")
@@ -132,7 +132,7 @@ def judge_of(words: str) -> Judge:
 
 
 def model_of(name: str | None) -> str | None:
-    """The model of that name if it was pulled; None for the default one."""
+    """Return the model of that name if it was pulled; None for the default one."""
     if not name or name in models_here():
         return name or None
     base, _, weights = name.partition(":")
@@ -144,7 +144,7 @@ def model_of(name: str | None) -> str | None:
 
 
 def models_here() -> list[str]:
-    """The models that may be asked: the default one, pulled or not, then the others that were pulled."""
+    """Return the models that may be used: the default one, pulled or not, then the other pulled ones."""
     usual = models.default()
     pulled = [
         weights
@@ -155,7 +155,7 @@ def models_here() -> list[str]:
 
 
 def check_texts(sample: Sample) -> None:
-    """Refuse texts that are not valid Unicode, and those that would keep everybody waiting."""
+    """Reject texts that are not valid Unicode, and those that would block other visitors."""
     for what, text, most in (
         ("the output", sample.output, LONGEST_OUTPUT),
         ("what is expected", sample.expected, LONGEST_EXPECTED),
@@ -174,7 +174,7 @@ def check_texts(sample: Sample) -> None:
 
 
 class BusyError(MagistrateError):
-    """Too many samples are being judged; come again in `seconds`."""
+    """Too many samples are being judged; retry in `seconds`."""
 
     retryable = True
 
@@ -184,7 +184,7 @@ class BusyError(MagistrateError):
 
 
 class Judgement:
-    """One sample that is being judged, readable from any thread; times are seconds of `clock`."""
+    """A sample that is being judged, readable from any thread. Times are seconds of `clock`."""
 
     def __init__(self, question: Question, clock: Callable[[], float]) -> None:
         self.question = question
@@ -199,11 +199,11 @@ class Judgement:
         self._deadline: Deadline | None = None
         self._lock = threading.Lock()
         self._answer: Future[Outcome] = Future()
-        self._answer.set_running_or_notify_cancel()  # so that nobody who waits for it can cancel it
+        self._answer.set_running_or_notify_cancel()  # so that no waiter can cancel it
 
     @property
     def phase(self) -> Phase:
-        """How far it is: waiting for its turn, loading the model, judging, or done."""
+        """The phase: waiting for its turn, loading the model, judging, or done."""
         if self._answer.done():
             return "done"
         if not self._is_running:
@@ -217,7 +217,7 @@ class Judgement:
 
     @property
     def seconds(self) -> float:
-        """How long it took, or has taken until now."""
+        """How long it took, or has taken so far."""
         return (self._clock() if self._ended is None else self._ended) - self._began
 
     @property
@@ -226,14 +226,16 @@ class Judgement:
         return self._began + self.question.deadline - self._clock()
 
     def outcome(self) -> Outcome | None:
-        """The outcome, None until there is one. Raises errors that are not about this sample alone."""
+        """Return the outcome, or None if there is none yet. Raises errors that are not about this sample
+        only.
+        """
         self.check_deadline()
         return self._answer.result() if self._answer.done() else None
 
     async def finished(self) -> Outcome:
-        """The outcome, soon after the deadline at the latest. Raises as `outcome` does."""
+        """Return the outcome, soon after the deadline at the latest. Raises as `outcome` does."""
         answer = asyncio.wrap_future(self._answer)
-        # What was raised is told by `_answer` itself: this copy of it would be logged as lost.
+        # `_answer` raises the exception itself; that of this copy would be logged as never retrieved.
         answer.add_done_callback(lambda copy: copy.cancelled() or copy.exception())
         await asyncio.wait([answer], timeout=max(self.left, 0) + 0.01)
         self.check_deadline()
@@ -258,11 +260,11 @@ class Judgement:
                 asyncio.run(self._judge(self._engine))
         except Exception as error:
             self._settle(error)
-        except BaseException as error:  # a library's panic: this thread can tell nobody else
+        except BaseException as error:  # a library's panic, which nothing above this thread would report
             self._settle(self._failure("engine_error", _logging.error_text(error)))
 
     def cancel(self) -> None:
-        """Stop: nobody waits for the outcome any more."""
+        """Stop, since nothing waits for the outcome any more."""
         with self._lock:
             self.cancelled = True
             waits = not self._is_running
@@ -270,13 +272,13 @@ class Judgement:
                 self._deadline.stop()
             if self._task is not None:
                 loop, task = self._task
-                with suppress(RuntimeError):  # its loop is closed: it has ended by itself
+                with suppress(RuntimeError):  # its loop is closed: it has already ended
                     loop.call_soon_threadsafe(task.cancel)
         if waits:
             self._settle(self._cancelled)
 
     async def _judge(self, engine: Engine) -> None:
-        """Settles the outcome before the loop is closed, which may take as long as the loop's threads do."""
+        """Set the outcome before the loop is closed, which may take as long as the loop's threads do."""
         task = asyncio.current_task()
         assert task is not None
         with self._lock:
@@ -310,7 +312,7 @@ class Judgement:
         return Failure(self.question.sample.id, judge, code, message, self.steps, spent, self.seconds)
 
     def check_deadline(self) -> None:
-        """Settle a judgement that got no turn in time, or whose judge does not stop when it is told to."""
+        """Fail a judgement that got no turn in time, or whose judge did not stop when requested."""
         if self._answer.done():
             return
         if self.left <= 0 and not self._is_running:
@@ -319,7 +321,7 @@ class Judgement:
             self._settle(self._failure("timeout", f"{self._late}; it did not stop when it was told to"))
 
     def _settle(self, answer: Outcome | Exception) -> None:
-        """Make this the outcome, unless there is one."""
+        """Set the outcome, unless there is one."""
         with self._lock:
             if self._answer.done():
                 return
@@ -332,11 +334,11 @@ class Judgement:
 
 
 class JudgingService:
-    """Judges samples for visitors: `at_once` at a time, `waiting` more in the order in which they came.
+    """Judges samples for visitors: `at_once` at a time, `waiting` more in order of arrival.
 
-    A judge of code may compute for seconds without a pause, so each judgement has an event loop in a thread
-    of its own; the engines are shared, and their scheduler batches what the judges ask. `engine_of` gives
-    the engine that a judge asks, loading its model if that is not loaded yet.
+    A judge that is code may compute for seconds without a pause, so each judgement has an event loop in its
+    own thread. The engines are shared, and their scheduler batches the judges' requests. `engine_of`
+    returns the engine for a judge, loading its model if needed.
     """
 
     def __init__(
@@ -359,10 +361,10 @@ class JudgingService:
         self._took: deque[float] = deque(maxlen=TIMES_KEPT)
 
     def begin(self, question: Question) -> Judgement:
-        """Judge it now, or when its turn comes. Raises `BusyError` if too many are before it."""
+        """Judge the sample now, or when its turn comes. Raises `BusyError` if too many are waiting."""
         for each in list(self._unfinished):
             each.check_deadline()
-            if each.phase == "done":  # it makes room, if it is still in the queue
+            if each.phase == "done":  # frees its place, if it is still in the queue
                 self._leave_queue(each)
         made = Judgement(question, self._clock)
         self._unfinished[made] = None
@@ -372,23 +374,23 @@ class JudgingService:
         return made
 
     def cancel(self, judgement: Judgement) -> None:
-        """Stop a judgement that nobody waits for any more."""
+        """Stop a judgement that nothing waits for any more."""
         judgement.cancel()
         self._leave_queue(judgement)
 
     def close(self) -> None:
-        """Stop all judgements and begin nothing more."""
+        """Stop all judgements and start no more."""
         self._jobs.close(0)
         for each in list(self._unfinished):
             each.cancel()
 
     @property
     def n_running(self) -> int:
-        """How many samples are being judged at the moment."""
+        """The number of samples being judged now."""
         return self._jobs.n_running
 
     def _pause(self) -> int:
-        """Seconds until there may be room."""
+        """Return the estimated seconds until there is room."""
         times = list(self._took)
         mean = fmean(times) if times else 1.0
         return min(max(ceil(mean * self._jobs.n_unfinished / self._at_once / 2), 1), LONGEST_PAUSE)
@@ -407,7 +409,7 @@ class JudgingService:
         self._note(judgement)
 
     def _note(self, judgement: Judgement) -> None:
-        """Count a finished judgement and log what went wrong."""
+        """Count a finished judgement and log its errors."""
         self._unfinished.pop(judgement, None)
         name = judgement.question.name
         try:
@@ -432,11 +434,12 @@ class Turn(BaseModel, extra="forbid"):
 
 
 class ToJudge(BaseModel, extra="forbid"):
-    """A sample, and who is to judge it.
+    """A sample, and the judge to use.
 
-    Without `output` the assistant's last message is on trial. `context` is what it must be faithful to,
-    `expected` what judges with a reference compare it with. `judge` names an installed judge, perhaps with
-    options, as in `faithfulness:explain=after`; `model` one of those that are here. `deadline` is in seconds.
+    Without `output`, the assistant's last message is judged. `context` is what it must be faithful to;
+    judges with a reference compare it with `expected`. `judge` names an installed judge, optionally with
+    options, as in `faithfulness:explain=after`; `model` one of the installed models. `deadline` is in
+    seconds.
     """
 
     output: str | None = None
@@ -450,7 +453,7 @@ class ToJudge(BaseModel, extra="forbid"):
 
 
 def _outcome_model(kind: type) -> Any:
-    """The pydantic model of an outcome as JSON."""
+    """Return the pydantic model of an outcome as JSON."""
     hints = get_type_hints(kind)
     shape: dict[str, Any] = {each.name: (hints[each.name], ...) for each in fields(kind)}
     shape["kind"] = (Literal[kind.__name__.lower()], ...)
@@ -470,9 +473,9 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 @api.post("/judge", response_model=OUTCOME, responses=ERRORS)
 async def judge(request: Request, body: ToJudge, steps: Annotated[bool, Query()] = False) -> Response:
-    """Judge one sample. `kind` says what came out; a judgement that failed is an answer, too.
+    """Judge one sample. `kind` is the type of the outcome; a failed judgement is a valid response too.
 
-    Many at once share one engine, which judges them together. Closing the connection stops the judgement.
+    Concurrent requests share one engine, which batches them. Closing the connection stops the judgement.
     """
     service: JudgingService = request.app.state.judging
     try:
@@ -493,7 +496,7 @@ async def judge(request: Request, body: ToJudge, steps: Annotated[bool, Query()]
 
 
 async def awaited(request: Request, service: JudgingService, judgement: Judgement) -> Outcome | None:
-    """The outcome; None if the visitor went away."""
+    """Return the outcome, or None if the client has disconnected."""
     answer, gone = asyncio.create_task(judgement.finished()), asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -506,7 +509,7 @@ async def awaited(request: Request, service: JudgingService, judgement: Judgemen
 
 
 async def _disconnected(request: Request) -> None:
-    """Returns when the visitor has closed the connection."""
+    """Return when the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -1,4 +1,4 @@
-"""Limits on what one visitor may take: guesses of the token, request bodies, connections, and time."""
+"""Limits per visitor: guesses of the token, request bodies, connections, and time."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from magistrate.server.settings import Settings
 # --- guesses of the token -------------------------------------------------------------------------
 
 
-FREE = 5  # wrong tokens of an address within WINDOW before it has to wait
+FREE = 5  # wrong tokens per address within WINDOW before it has to wait
 WINDOW = 60.0
-ALARM = 60  # wrong tokens of all addresses within WINDOW: from then on the first of an address is not free
+ALARM = 60  # wrong tokens of all addresses within WINDOW, from which on an address has no free one
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
-FORGOTTEN = 3600.0  # an address that showed no wrong token for so long begins anew
-IN_LINE = 3  # requests of an address that wait; more are refused
-MOST_IN_LINE = 256  # of all addresses
-SEEN = 16  # wrong tokens of an address that are recognised
+FORGOTTEN = 3600.0  # an address without wrong tokens for so long starts over
+IN_LINE = 3  # waiting requests per address; more are refused
+MOST_IN_LINE = 256  # waiting requests of all addresses
+SEEN = 16  # wrong tokens remembered per address
 MOST_ADDRESSES = 10_000  # addresses remembered
 POLL = 0.25  # seconds
 
@@ -43,7 +43,7 @@ _log = _logging.get("server")
 class _Record:
     since: float
     last: float
-    failures: int = 0  # within WINDOW, while there is no wait
+    failures: int = 0  # within WINDOW, as long as there is no wait
     wait: float = 0.0
     in_line: int = 0
     line: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -51,16 +51,17 @@ class _Record:
 
 
 class TokenAttempts:
-    """Compares tokens with the right one, and makes guessing slow.
+    """Compares tokens with the correct one, and slows down guessing.
 
     After `FREE` wrong tokens of an address within a minute, its further tokens, right or wrong, are checked
-    one after another, each a while after the last wrong one: 1 second, then 2, 4, … up to half a minute. So
-    an address cannot guess faster than that, and nobody is locked out, not even behind the same address as
-    somebody who guesses: a right token waits in the same line, and is refused only if the line is full.
-    Addresses that showed no wrong token never wait, however much others guess; while many guess, one wrong
-    token is enough to have to wait. The same wrong token again teaches nothing and does not count.
+    one after another, each some time after the last wrong one: 1 second, then 2, 4, … up to half a minute.
+    So an address cannot guess faster than that. Nobody is locked out, even behind the same address as an
+    attacker: a right token waits in the same queue, and is refused only if the queue is full. Addresses
+    without wrong tokens never wait, however many others guess. While many addresses guess, a single wrong
+    token is enough to have to wait. Repeating the same wrong token does not count.
 
-    Times are seconds of `clock`. At most `MOST_ADDRESSES` addresses are remembered, those that failed last.
+    Times are seconds of `clock`. At most `MOST_ADDRESSES` addresses are remembered, those with the latest
+    failures.
     """
 
     def __init__(self, token: str | None, clock: Callable[[], float]) -> None:
@@ -68,10 +69,10 @@ class TokenAttempts:
         self._clock = clock
         self._records: OrderedDict[str, _Record] = OrderedDict()
         self._in_line = 0
-        self._lately: deque[float] = deque(maxlen=ALARM)  # when the last wrong tokens of all addresses came
+        self._lately: deque[float] = deque(maxlen=ALARM)  # times of the last wrong tokens of all addresses
 
     async def check(self, client: str, given: bytes) -> TokenCheck:
-        """Check a token of this address, once it may be checked; `later` if too many wait already."""
+        """Check a token of this address when its turn comes; `later` if too many are waiting already."""
         if self._token is None:
             return "wrong"
         record = self._record(client)
@@ -93,7 +94,7 @@ class TokenAttempts:
             self._in_line -= 1
 
     def wait(self, client: str) -> float:
-        """Seconds until a token of this address that comes now would be checked; 0 for at once."""
+        """Return the seconds until a token sent now from this address would be checked; 0 for at once."""
         record = self._record(client)
         if record is None or not record.wait:
             return 0.0
@@ -108,7 +109,7 @@ class TokenAttempts:
 
     def _compared(self, client: str, given: bytes) -> TokenCheck:
         assert self._token is not None
-        if compare_digest(digest(given), digest(self._token.encode())):  # takes the same time for all
+        if compare_digest(digest(given), digest(self._token.encode())):  # constant time
             return "right"
         now = self._clock()
         record = self._records.pop(client, None) or _Record(now, now)
@@ -135,18 +136,18 @@ class TokenAttempts:
 
 
 def digest(secret: bytes) -> bytes:
-    """What is kept of a token or a session id, in place of itself."""
+    """Return the hash that is kept of a token or a session id instead of the value."""
     return sha256(secret).digest()
 
 
 def client_of(scope: Scope) -> str:
-    """The client that attempts are counted for: an address; of IPv6 a network, which one visitor owns."""
+    """Return the client for which attempts are counted: an address, or for IPv6 the visitor's network."""
     client = scope.get("client")
     return network_of(client[0]) if client else "unknown"
 
 
 def network_of(host: str) -> str:
-    """What tells visitors apart: an IPv4 address, or the network of 64 bits of an IPv6 address.
+    """Return what identifies a visitor: an IPv4 address, or the 64-bit network of an IPv6 address.
 
     >>> network_of("::ffff:192.0.2.7"), network_of("2001:db8:1:2:3:4:5:6")
     ('192.0.2.7', '2001:db8:1:2::')
@@ -170,10 +171,10 @@ _DISCONNECT: Message = {"type": "http.disconnect"}
 
 
 class BodyLimits:
-    """Refuses a body that is too long (413) or too slow (408).
+    """Rejects a body that is too long (413) or too slow (408).
 
-    A body whose announced length is too long is refused before a byte is read; without a length the bytes are
-    counted. An application that is already reading sees a disconnect, and its own response is dropped.
+    If the announced length is too long, the body is rejected before a byte is read. Without a length, bytes
+    are counted. An application that is already reading sees a disconnect, and its response is dropped.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -214,7 +215,7 @@ class BodyLimits:
 
 
 class _Body:
-    """One request's body on its way in, and the answer to it on its way out."""
+    """One request's incoming body, and the outgoing response to it."""
 
     def __init__(self, most_bytes: int, seconds: float, receive: Receive, send: Send) -> None:
         self._most_bytes = most_bytes
@@ -266,19 +267,19 @@ async def _drain(receive: Receive) -> None:
 
 
 def _announced(scope: Scope) -> int:
-    """The announced length in bytes; of an absurdly long number its beginning is large enough."""
+    """Return the announced length in bytes. For an absurdly long number, the first digits are enough."""
     length = Headers(scope=scope).get("content-length", "0")
     return int(length[:20]) if length.isascii() and length.isdigit() else 0
 
 
 # --- connections ----------------------------------------------------------------------------------
 #
-# Uvicorn waits for ever for the head of a request and limits only the number of all connections. One visitor
-# without a token could use up every file that the server may open, and nobody else would get in.
+# Uvicorn waits forever for the head of a request and limits only the number of all connections. One visitor
+# without a token could use up every file that the server may open, and lock out everybody else.
 
 
-FILES = 1024  # open files at a time, if the system does not say
-SHARE = 0.75  # of the open files, for connections
+FILES = 1024  # default limit of open files
+SHARE = 0.75  # share of open files used for connections
 LEAST = 16
 
 _REFUSAL = (
@@ -293,9 +294,9 @@ _TOO_SLOW = b"the head of the request did not come in time\n"
 class ConnectionLimits:
     """Counts the open connections of a server and refuses those beyond a limit.
 
-    One address may have `each`, where an IPv6 network of 64 bits counts as one; `proxies` (addresses and
-    networks with commas between, or `*`) have no such limit. All together may have three quarters of the
-    files that the process may open; beyond that the connection that has waited longest for the head of a
+    One address may have `each`, where a 64-bit IPv6 network counts as one. `proxies` (addresses and
+    networks separated by commas, or `*`) have no such limit. All together may use three quarters of the
+    files that the process may open. Beyond that, the connection that has waited longest for the head of a
     request is closed.
     """
 
@@ -307,10 +308,10 @@ class ConnectionLimits:
         self._proxies = [each.strip() for each in (proxies or "").split(",") if each.strip()]
         self._open = 0
         self._of: Counter[str] = Counter()
-        self._waiting: OrderedDict[Protocol, None] = OrderedDict()  # for the head of a request, oldest first
+        self._waiting: OrderedDict[Protocol, None] = OrderedDict()  # for a request head, oldest first
 
     def admit(self, host: str) -> bytes | None:
-        """Count a new connection of an address; a response if it is refused."""
+        """Count a new connection of an address. Returns a response if it is refused."""
         client = network_of(host)
         if self._of[client] >= self.each and not self._is_proxy(host):
             return _response(b"429 Too Many Requests", _TOO_MANY_OF_YOURS)
@@ -321,7 +322,7 @@ class ConnectionLimits:
         return None
 
     def release(self, protocol: Protocol, host: str) -> None:
-        """A connection was closed."""
+        """Record that a connection was closed."""
         client = network_of(host)
         self.head_received(protocol)
         self._open -= 1
@@ -330,11 +331,11 @@ class ConnectionLimits:
             del self._of[client]
 
     def wait_for_head(self, protocol: Protocol) -> None:
-        """A connection begins to wait for the head of a request."""
+        """Record that a connection waits for the head of a request."""
         self._waiting[protocol] = None
 
     def head_received(self, protocol: Protocol) -> None:
-        """The head of its request is there, or is not waited for any more."""
+        """Record that a connection received the head of its request, or does not wait for it any more."""
         self._waiting.pop(protocol, None)
 
     def _make_room(self) -> bool:
@@ -354,12 +355,12 @@ class ConnectionLimits:
             return False
 
     def protocol(self, *args: Any, **kwargs: Any) -> Protocol:
-        """The protocol that uvicorn makes for each connection."""
+        """Create uvicorn's protocol for a connection."""
         return Protocol(self, *args, **kwargs)
 
 
 class Protocol(H11Protocol):
-    """Uvicorn's protocol, with limits: it counts connections and closes stalled ones."""
+    """Uvicorn's protocol with limits: it counts connections and closes stalled ones."""
 
     def __init__(self, limits: ConnectionLimits, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -399,7 +400,7 @@ class Protocol(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self._head_is_there()
         elif self._head is None or self.cycle is not before:
-            self._await_head()  # of the next request, or what is left of a body that nobody reads
+            self._await_head()  # of the next request, or the rest of a body that is not read
 
     def eof_received(self) -> None:
         if not self._refused:
@@ -415,7 +416,7 @@ class Protocol(H11Protocol):
         self._unset_write()
 
     def cut(self) -> None:
-        """Close it now, and drop what is still to be sent."""
+        """Close the connection now, and drop unsent data."""
         self.transport.abort()
 
     def _await_head(self) -> None:
@@ -437,7 +438,7 @@ class Protocol(H11Protocol):
             self.transport.write(_response(b"408 Request Timeout", _TOO_SLOW))
         self.transport.close()
         self._unset_write()
-        self._write = self.loop.call_later(self._limits.write_seconds, self.cut)  # if it takes not even that
+        self._write = self.loop.call_later(self._limits.write_seconds, self.cut)  # if it does not read this
 
     def _unset_write(self) -> None:
         if self._write is not None:
@@ -446,10 +447,10 @@ class Protocol(H11Protocol):
 
 
 def open_files() -> int:
-    """How many files this process may have open at a time."""
+    """Return how many files this process may have open."""
     try:
         import resource
-    except ImportError:  # not on Windows
+    except ImportError:  # Windows
         return FILES
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return FILES * 64 if soft == resource.RLIM_INFINITY else min(soft, FILES * 64)

@@ -1,6 +1,7 @@
 """Health checks, metrics for Prometheus, and a log line for each request.
 
-Labels of metrics have few values, whatever visitors send: a route is the template in the code, never a path.
+Labels of metrics have few values, whatever visitors send: a route is its template in the code, never a
+path.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from magistrate.server.state import StorePool
 from magistrate.store.connection import exists, place_of
 from magistrate.types import Outcome
 
-REMEMBERED = 1.0  # seconds: a check that is asked for again within them is not made, to spare the store
+REMEMBERED = 1.0  # seconds for which a check's result is reused, to spare the store
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
 MOST_JUDGES = 100
@@ -36,7 +37,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 
 STREAM = b"text/event-stream"
 
-# Files of ours that are in the traceback of every error.
+# Our files that are in the traceback of every error.
 _AROUND = ("monitoring.py", "headers.py", "limits.py", "access.py")
 
 router = APIRouter()
@@ -46,7 +47,7 @@ _log = _logging.get("server")
 class Readiness:
     """The last result of `check`, which raises `MagistrateError` if the store cannot be read.
 
-    One check runs at a time; `clock` counts seconds.
+    One check runs at a time. `clock` counts seconds.
     """
 
     def __init__(self, check: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,7 +58,7 @@ class Readiness:
         self._reason: str | None = None
 
     async def reason(self) -> str | None:
-        """Why the server is not ready; None if it is."""
+        """Return why the server is not ready; None if it is."""
         async with self._lock:
             if self._clock() - self._checked >= REMEMBERED:
                 self._reason = await run_in_threadpool(self._run)
@@ -74,10 +75,10 @@ class Readiness:
 
 
 def store_check(stores: StorePool, place: str) -> Callable[[], None]:
-    """A check that the store at `place` is there and answers."""
+    """Return a check that the store at `place` exists and can be read."""
 
     def check() -> None:
-        if not exists(place):  # opening it would make a new one
+        if not exists(place):  # opening it would create a new one
             raise StoreError(f"store {place_of(place).shown}: the file is gone")
         with stores.one() as store:
             store.runs(limit=1)
@@ -89,7 +90,7 @@ def store_check(stores: StorePool, place: str) -> Callable[[], None]:
 
 
 class Metrics:
-    """The counters of one server, in their own registry. All methods may be called from any thread."""
+    """The counters of one server, in their own registry. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -120,21 +121,21 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a response: `route` is a template, `seconds` how long it took."""
+        """Count a response. `route` is a template, `seconds` its duration."""
         known = method if method in METHODS else OTHER
         self._requests.labels(known, route, str(status)).inc()
         self._seconds.labels(known, route).observe(seconds)
 
     @contextmanager
     def judging(self) -> Iterator[None]:
-        """Count a judgement as under way for the duration of the block."""
+        """Count a judgement as in progress for the duration of the block."""
         with self._in_flight.track_inprogress():
             yield
 
     def judged(self, judge: str, outcome: Outcome) -> None:
         """Count an outcome of the judge of that name.
 
-        The first `MOST_JUDGES` names have numbers of their own; the others are counted together.
+        The first `MOST_JUDGES` names have their own counters; the others are counted together.
         """
         with self._lock:
             if len(self._judges) < MOST_JUDGES:
@@ -147,11 +148,11 @@ class Metrics:
         self._records.labels(signal, became).inc(n)
 
     def in_flight(self, n_bytes: int) -> None:
-        """Note how many bytes of OTLP requests are not answered yet."""
+        """Set the number of bytes of unanswered OTLP requests."""
         self._waiting.set(n_bytes)
 
     def text(self) -> bytes:
-        """All numbers in Prometheus' text format."""
+        """Return all numbers in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _made(self, kind: Any, name: str, text: str, labels: tuple[str, ...], **more: Any) -> Any:
@@ -159,9 +160,9 @@ class Metrics:
 
 
 class RequestMonitor:
-    """The application, with a log line and a count for each request, and with its errors answered and logged.
+    """Wraps the application: logs and counts each request, and answers and logs its errors.
 
-    The log leaves out the values of a query: they may be anybody's words. `clock` counts seconds.
+    The log leaves out the values of a query, which may contain private text. `clock` counts seconds.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class RequestMonitor:
             return
         began = self._clock()
         status: int | None = None
-        streaming: float | None = None  # when a stream of events began
+        streaming: float | None = None  # start time of a stream of events
 
         async def watched(message: Message) -> None:
             nonlocal status, streaming
@@ -209,7 +210,7 @@ class RequestMonitor:
 
 
 def is_event_stream(message: Message) -> bool:
-    """Whether a response that starts with this message is a stream of events."""
+    """Return whether a response that starts with this message is a stream of events."""
     return any(name == b"content-type" and value.startswith(STREAM) for name, value in message["headers"])
 
 
@@ -221,8 +222,8 @@ async def send_text(send: Send, status: int, text: bytes) -> None:
 
 
 def route_of(scope: Scope) -> str:
-    """The template of the route that a request matched, such as `/runs/{run}`; `other` if none did."""
-    # FastAPI knows the whole template if a router was included with a prefix, the route only its end.
+    """Return the template of the matched route, such as `/runs/{run}`; `other` if none matched."""
+    # If a router was included with a prefix, FastAPI has the whole template, but the route only its end.
     context = scope.get("fastapi", {}).get("effective_route_context")
     for each in (context, scope.get("route")):
         if template := getattr(each, "path_format", None):
@@ -231,15 +232,15 @@ def route_of(scope: Scope) -> str:
 
 
 def _field_names(query: bytes) -> str:
-    """A query without its values."""
+    """Return a query without its values."""
     names = [part.partition("=")[0] if "=" in part else "…" for part in query.decode("latin-1").split("&")]
     return f"?{'&'.join(names)}" if query else ""
 
 
 def _where(error: Exception) -> dict[str, str]:
-    """The type of an error and the line of ours that raised it, or else where it was raised.
+    """Return the type of an error and our line that raised it, or else where it was raised.
 
-    Not its message, which may quote what was being judged.
+    The message is left out, since it may quote a judged text.
     """
     frames = [(Path(each.filename), each.lineno) for each in traceback.extract_tb(error.__traceback__)]
     ours = [each for each in frames if "magistrate" in each[0].parts and each[0].name not in _AROUND]
@@ -252,25 +253,27 @@ def _where(error: Exception) -> dict[str, str]:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """The server's numbers, for Prometheus."""
+    """Serve the server's numbers, for Prometheus."""
     found: Metrics = request.app.state.metrics
-    text = await run_in_threadpool(found.text)  # what is watched is read from the store
+    text = await run_in_threadpool(found.text)  # metrics of watching are read from the store
     return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 def health_router(check: Callable[[], None]) -> APIRouter:
-    """`/healthz` and `/readyz`; `check` raises `MagistrateError` if the server cannot work."""
+    """Return the routes `/healthz` and `/readyz`. `check` raises `MagistrateError` if the server is not
+    ready.
+    """
     made = APIRouter()
     readiness = Readiness(check)
 
     @made.get("/healthz")
     async def healthz() -> JSONResponse:
-        """The process is alive."""
+        """Report that the process is alive."""
         return JSONResponse({"status": "ok"})
 
     @made.get("/readyz")
     async def readyz() -> JSONResponse:
-        """The store can be read; else 503 and why not."""
+        """Report whether the store can be read; if not, 503 with the reason."""
         reason = await readiness.reason()
         if reason is None:
             return JSONResponse({"status": "ready"})

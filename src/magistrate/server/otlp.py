@@ -1,7 +1,7 @@
-"""Takes spans and logs over OTLP: `POST /v1/traces` and `POST /v1/logs`.
+"""Receive spans and logs over OTLP: `POST /v1/traces` and `POST /v1/logs`.
 
-A request is answered once its spans are in the store, so what was answered with success is not lost. Few
-requests are read at a time, and what waits for them is bounded; beyond that a client is asked to come again.
+A request is answered once its spans are stored, so acknowledged data is not lost. Few requests are
+processed at a time, and the queue is bounded. If it is full, clients are asked to retry.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from magistrate.watch import events, otlp
 from magistrate.watch.otlp import Answer, Body, Encoding, Limits, OtlpError, Signal
 from magistrate.watch.results import SERVICE
 
-AT_ONCE = 2  # requests that are read and stored at a time
-MOST_WAITING = 64  # requests that are not answered yet
-MOST_BYTES = 256 * 2**20  # of all of these, unpacked
+AT_ONCE = 2  # requests that are processed concurrently
+MOST_WAITING = 64  # unanswered requests
+MOST_BYTES = 256 * 2**20  # of all unanswered requests, unpacked
 
 
-SHOWN = 3  # sentences about spans that cannot be read
+SHOWN = 3  # number of error messages about invalid spans in a response
 _BUSY = "more comes in than can be stored; come again in a few seconds"
 
 router = APIRouter()
 
 
 class Ingest:
-    """Stores what comes over OTLP, by whatever way. All methods may be called from any thread."""
+    """Stores data received over OTLP, by HTTP or gRPC. All methods are thread-safe."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Ingest:
 
     @contextmanager
     def admitted(self, content_encoding: str = "") -> Iterator[CountedBody]:
-        """The body of a request, to be filled, and counted until the block ends.
+        """Yield the body of a request, to be filled, and count it until the block ends.
 
-        Raises `OtlpError` 503 where too much waits already.
+        Raises `OtlpError` 503 if too many requests are waiting.
         """
         body = CountedBody(self, content_encoding, self._limits)
         with self._lock:
@@ -73,7 +73,7 @@ class Ingest:
                 self._waiting -= 1
 
     def hold(self, n_bytes: int) -> None:
-        """Count bytes that came, or went. Raises `OtlpError` 503 where there are too many."""
+        """Count bytes that were received, or released. Raises `OtlpError` 503 if there are too many."""
         with self._lock:
             self._bytes += n_bytes
             self._metrics.in_flight(self._bytes)
@@ -83,9 +83,9 @@ class Ingest:
     async def take(
         self, signal: Signal, encoding: Encoding, content_encoding: str, chunks: AsyncIterator[bytes]
     ) -> Answer:
-        """Store the spans of a request that comes in pieces; the answer to it.
+        """Store the spans of a request that arrives in chunks, and return the answer to it.
 
-        Raises `OtlpError` for what is refused as a whole, and `StoreError`.
+        Raises `OtlpError` if the request as a whole is refused, and `StoreError`.
         """
         with self.admitted(content_encoding) as body:
             async for chunk in chunks:
@@ -94,9 +94,9 @@ class Ingest:
                 return await run_in_threadpool(self.store, signal, encoding, body.whole())
 
     def store(self, signal: Signal, encoding: Encoding, body: bytes) -> Answer:
-        """Store the spans of a whole request; the answer to it.
+        """Store the spans of a complete request, and return the answer to it.
 
-        Raises `OtlpError` for what cannot be read, and `StoreError`.
+        Raises `OtlpError` if it cannot be parsed, and `StoreError`.
         """
         request = otlp.read(signal, encoding, body, self._limits)
         value, ignored = (request.value, 0) if signal == "traces" else events.as_spans(request.value)
@@ -120,14 +120,14 @@ class Ingest:
 
 
 class CountedBody(Body):
-    """The body of a request, whose bytes are counted among those of all."""
+    """The body of a request, whose bytes count towards the total."""
 
     def __init__(self, ingest: Ingest, content_encoding: str, limits: Limits) -> None:
         super().__init__(content_encoding, limits)
         self._ingest = ingest
 
     def add(self, chunk: bytes) -> None:
-        """Take the next bytes of the body."""
+        """Append the next bytes of the body."""
         before = len(self)
         try:
             super().add(chunk)
@@ -143,7 +143,7 @@ async def traces(request: Request) -> Response:
 
 @router.post("/v1/logs")
 async def logs(request: Request) -> Response:
-    """Store what was logged of the contents of spans."""
+    """Store log records with the contents of spans."""
     return await _take("logs", request)
 
 

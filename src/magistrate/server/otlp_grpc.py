@@ -1,7 +1,7 @@
-"""Takes spans and logs over OTLP by gRPC, on a port of its own; needs the extra `otlp-grpc`.
+"""Receive spans and logs over OTLP by gRPC, on a separate port; needs the extra `otlp-grpc`.
 
-A client comes again after UNAVAILABLE, and is told when by a `RetryInfo`. What else it is refused with is
-final, also RESOURCE_EXHAUSTED, which says that a message is too large and names no time.
+A client retries after UNAVAILABLE, at the time given by a `RetryInfo`. All other errors are final,
+including RESOURCE_EXHAUSTED, which means that a message is too large and gives no time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from magistrate.server.otlp import Ingest
 from magistrate.server.settings import Settings
 from magistrate.watch.otlp import SERVICES, WAIT, OtlpError, Signal
 
-MOST_BYTES = 16 * 2**20  # of one message, which is in memory as a whole before it is counted
+MOST_BYTES = 16 * 2**20  # of one message, which is entirely in memory before it is counted
 STREAMS = 16  # calls at a time over one connection
 GRACE_SECONDS = 2.0
 
@@ -29,9 +29,9 @@ _log = _logging.get("server")
 
 @asynccontextmanager
 async def receiver(ingest: Ingest, settings: Settings) -> AsyncIterator[int | None]:
-    """Take requests for the duration of the block; the port, None where the settings want none.
+    """Serve gRPC requests for the duration of the block. Yields the port, None if the settings have none.
 
-    Raises `MissingExtra`, and `SpecError` if the port cannot be listened on.
+    Raises `MissingExtra`, and `SpecError` if the port cannot be opened.
     """
     if settings.grpc_port is None:
         yield None
@@ -47,7 +47,7 @@ async def receiver(ingest: Ingest, settings: Settings) -> AsyncIterator[int | No
         )
     )
     attempts = TokenAttempts(settings.token, time.monotonic)
-    # Calls of one message, declared as streams, so that nothing is read before the token is.
+    # Calls of one message, declared as streams, so that no message is read before the token is checked.
     server.add_generic_rpc_handlers(
         [
             grpc.method_handlers_generic_handler(
@@ -74,7 +74,7 @@ async def receiver(ingest: Ingest, settings: Settings) -> AsyncIterator[int | No
 def _export(
     signal: Signal, ingest: Ingest, settings: Settings, attempts: TokenAttempts
 ) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
-    """The method `Export` of a service."""
+    """Return the method `Export` of a service."""
 
     async def export(messages: AsyncIterator[bytes], context: Any) -> bytes:
         if settings.token is not None:
@@ -96,7 +96,7 @@ def _export(
 
 
 async def _check_token(attempts: TokenAttempts, context: Any) -> None:
-    """End the call unless it shows the token, as the HTTP server wants it."""
+    """End the call unless it has the token, in the same form as for the HTTP server."""
     given = [value for name, value in context.invocation_metadata() if name == "authorization"]
     scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
     client = _client_of(context.peer())
@@ -111,7 +111,7 @@ async def _check_token(attempts: TokenAttempts, context: Any) -> None:
 
 
 def _client_of(peer: str) -> str:
-    """The client that attempts are counted for.
+    """Return the client for which attempts are counted.
 
     >>> _client_of("ipv4:192.0.2.7:4711"), _client_of("ipv6:%5B2001:db8::1%5D:4711")
     ('192.0.2.7', '2001:db8::')
@@ -120,7 +120,7 @@ def _client_of(peer: str) -> str:
 
 
 async def _refuse(context: Any, code: str, message: str, wait: float = WAIT) -> None:
-    """End the call with a status; after UNAVAILABLE a client may come again in `wait` seconds."""
+    """End the call with a status. After UNAVAILABLE, a client may retry in `wait` seconds."""
     import grpc
     from google.protobuf.any_pb2 import Any as Packed
     from google.protobuf.duration_pb2 import Duration

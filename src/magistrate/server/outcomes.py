@@ -19,7 +19,7 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcom
 
 AT_ONCE = 30
 EXCERPT = 200
-VERDICTS_READ = 2  # of a judge, to see whether claims decide its verdicts
+VERDICTS_READ = 2  # per judge, to find out whether claims decide its verdicts
 FAILED, ABSTAINED, UNLABELLED = "-failed", "-abstained", "-"
 """Words in addresses that are no labels."""
 KINDS = {FAILED: "failure", ABSTAINED: "abstention"}
@@ -30,10 +30,10 @@ Right = Literal["right", "wrong"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListFilter:
-    """Which outcomes to list, those that meet every condition given, and in which order.
+    """Conditions that listed outcomes must all meet, and their order.
 
     `said` is a label, `FAILED` or `ABSTAINED`; `truth` a label or `UNLABELLED`. `threshold`, in [0, 1] of
-    the judge's own scores, decides between faithful and hallucinated; None leaves the labels as judged.
+    the judge's own scores, decides between faithful and hallucinated; None keeps the labels as judged.
     `flag` are kinds of claims by which a rubric's verdicts are decided again.
     """
 
@@ -55,11 +55,11 @@ class ListFilter:
 
     @property
     def chooses(self) -> bool:
-        """Whether it leaves out any outcome."""
+        """Whether the filter leaves out any outcome."""
         return (self.said, self.truth, self.right, self.code) != (None, None, None, None)
 
     def but(self, **changes: Any) -> ListFilter:
-        """The same with other conditions."""
+        """Return a copy with other conditions."""
         return replace(self, **changes)
 
 
@@ -68,9 +68,9 @@ ALL = ListFilter()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListLine:
-    """An outcome in the list; `said` is its label at the filter's threshold and with its flags.
+    """An outcome in the list. `said` is its label at the filter's threshold and with its flags.
 
-    `right` is None if the label or the true label is neither faithful nor hallucinated.
+    `right` is None if the label or the gold label is neither faithful nor hallucinated.
     """
 
     position: int
@@ -87,10 +87,11 @@ class ListLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListView:
-    """A part of the list: `n` of the judge's `n_all` outcomes fit the filter.
+    """A page of the list. `n` of the judge's `n_all` outcomes match the filter.
 
-    `earlier` and `later` are cursors of the parts before and after it, None at an end. With `by_score` the
-    highest score comes first, and outcomes without one, `n_unscored` of those that fit, are left out.
+    `earlier` and `later` are cursors of the pages before and after it, None at an end. With `by_score`, the
+    highest score comes first, and outcomes without a score, `n_unscored` of the matching ones, are left
+    out.
     """
 
     lines: tuple[ListLine, ...]
@@ -104,7 +105,7 @@ class ListView:
 
 @dataclass(frozen=True, slots=True)
 class CellRange:
-    """The part of a cell whose scores are in [`low`, `high`), and its label."""
+    """The part of a cell with scores in [`low`, `high`), and its label."""
 
     cell: Cell
     said: str | None
@@ -118,21 +119,21 @@ class CellRange:
 
     @property
     def scored(self) -> Scored:
-        """The same for verdicts, as the store takes it."""
+        """The range of verdicts, in the form of the store."""
         assert self.cell.label is not None, "a verdict has a label"
         return Scored(self.cell.label, self.cell.gold, self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a part of the list ends: the position of an outcome, and its score if that orders the list."""
+    """The end of a page of the list: the position of an outcome, and its score if that orders the list."""
 
     position: int
     score: float | None = None
 
     @classmethod
     def parse(cls, text: str, by_score: bool) -> Cursor | None:
-        """The inverse of `str`; None for anything else, and for a cursor of the other order."""
+        """Parse what `str` returns; None for anything else, and for a cursor of the other order."""
         score, comma, position = text.rpartition(",")
         if not (position.isascii() and position.isdigit()) or len(position) > 15 or bool(comma) != by_score:
             return None
@@ -146,25 +147,25 @@ class Cursor:
 
 
 class OutcomeSource(Protocol):
-    """What a list is read from: its order, parts of it, and how long it is."""
+    """The source of a list: its order, its pages, and its length."""
 
     @property
     def by_score(self) -> bool:
-        """Whether scores order it, the highest first."""
+        """Whether it is ordered by score, the highest first."""
         ...
 
     def lines(self, beyond: Cursor | None, direction: Direction, limit: int) -> list[OutcomeLine]:
-        """The next outcomes `after` or `before` a cursor, in the order of the list."""
+        """Return the next outcomes `after` or `before` a cursor, in the order of the list."""
         ...
 
     def count(self) -> tuple[int, int]:
-        """How many outcomes fit, and how many of them have no score."""
+        """Return the number of matching outcomes, and how many of them have no score."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoredList:
-    """The list as the store has it, read from its indexes; `cells` counts all outcomes of the judge."""
+    """The list as stored, read from the store's indexes. `cells` counts all outcomes of the judge."""
 
     moment: Snapshot
     run_id: str
@@ -175,11 +176,11 @@ class StoredList:
 
     @property
     def by_score(self) -> bool:
-        """Whether scores order it, as was asked for or because only parts of cells are listed."""
+        """Whether it is ordered by score, by request or because only parts of cells are listed."""
         return self.wanted.order == "score" or not all(each.whole for each in self.ranges)
 
     def lines(self, beyond: Cursor | None, direction: Direction, limit: int) -> list[OutcomeLine]:
-        """The next outcomes `after` or `before` a cursor, in the order of the list."""
+        """Return the next outcomes `after` or `before` a cursor, in the order of the list."""
         if self.by_score:
             edge = None if beyond is None or beyond.score is None else (beyond.score, beyond.position)
             ranges = [each.scored for each in self.ranges if each.cell.kind == "verdict"]
@@ -198,7 +199,7 @@ class StoredList:
         )
 
     def count(self) -> tuple[int, int]:
-        """How many outcomes fit, and how many of them have no score."""
+        """Return the number of matching outcomes, and how many of them have no score."""
         if self.wanted.code is not None:
             chosen = [each.cell for each in self.ranges]
             n = self.moment.count_coded(self.run_id, self.judge, chosen, self.wanted.code)
@@ -213,13 +214,13 @@ class StoredList:
 def stored_list(
     moment: Snapshot, run_id: str, judge: str, wanted: ListFilter, cells: Mapping[Cell, int], turned: bool
 ) -> StoredList:
-    """The list of a judge's outcomes, which `cells` counts; `turned` is as in its report."""
+    """Return the list of a judge's outcomes, which `cells` counts. `turned` is as in its report."""
     found = tuple(each for cell in cells for each in _ranges_of(cell, wanted, turned))
     return StoredList(moment, run_id, judge, wanted, cells, found)
 
 
 def _ranges_of(cell: Cell, wanted: ListFilter, turned: bool) -> list[CellRange]:
-    """The part of a cell that fits: none, some or all of it."""
+    """Return the matching part of a cell: none, some or all of it."""
     parts = [CellRange(cell, cell.label)]
     if wanted.threshold is not None and cell.label in KNOWN:
         edge = wanted.threshold
@@ -230,12 +231,12 @@ def _ranges_of(cell: Cell, wanted: ListFilter, turned: bool) -> list[CellRange]:
 
 
 def said_at(threshold: float, score: float, turned: bool) -> str:
-    """The label of a score at a threshold: hallucinated from it on, or below it if scores are `turned`."""
+    """Return the label of a score at a threshold: hallucinated from it on, or below it if `turned`."""
     return HALLUCINATED if (score >= threshold) != turned else FAITHFUL
 
 
 def fits(wanted: ListFilter, kind: str, said: str | None, gold: str | None) -> bool:
-    """Whether an outcome fits the filter; of its code only that verdicts have none."""
+    """Return whether an outcome matches the filter. Of the code, it only checks that verdicts have none."""
     if wanted.code is not None and kind == "verdict":
         return False
     if wanted.said is not None:
@@ -263,7 +264,7 @@ def list_view(
     before: str | None = None,
     limit: int = AT_ONCE,
 ) -> ListView:
-    """At most `limit` outcomes of the list: the next ones `after` a cursor, or those `before` one."""
+    """Return at most `limit` outcomes of the list: those `after` a cursor, or those `before` one."""
     by_score = source.by_score
     cursor = Cursor.parse(before or after or "", by_score)
     direction: Direction = "before" if before and cursor else "after"
@@ -287,7 +288,7 @@ def list_view(
 def neighbours(
     moment: Snapshot, run_id: str, judge: str, wanted: ListFilter, position: int
 ) -> tuple[str | None, str | None]:
-    """The ids of the samples before and after the one at a position, in the list that this filter makes.
+    """Return the ids of the samples before and after the one at a position, in the list with this filter.
 
     Flags are ignored: the verdicts are as judged. Both are None if the sample has no place in the list's
     order.
@@ -331,7 +332,7 @@ def _line(line: OutcomeLine, wanted: ListFilter, turned: bool) -> ListLine:
 
 @dataclass(frozen=True, slots=True)
 class Flagged:
-    """An outcome as other kinds of claims decide it: what the list is filtered and ordered by."""
+    """An outcome decided by other kinds of claims, with the fields for filtering and sorting."""
 
     position: int
     kind: str
@@ -351,7 +352,7 @@ class Decided:
 
     @property
     def cells(self) -> dict[Cell, int]:
-        """How many outcomes are in which cell."""
+        """The number of outcomes in each cell."""
         found: dict[Cell, int] = {}
         for each in self.outcomes:
             cell = Cell(each.kind, each.label, each.gold)
@@ -360,7 +361,7 @@ class Decided:
 
 
 def flags_of(moment: Snapshot, run_id: str, judge: str, cells: Iterable[Cell]) -> tuple[str, ...] | None:
-    """The kinds of claims that decide this judge's verdicts; None if claims do not decide them."""
+    """Return the kinds of claims that decide this judge's verdicts; None if claims do not decide them."""
     verdicts = [cell for cell in cells if cell.kind == "verdict"]
     for line in moment.in_cells(run_id, judge, verdicts, limit=VERDICTS_READ):
         for outcome in islice(moment.outcomes(run_id, judge=judge, sample_id=line.sample_id), 1):
@@ -371,7 +372,7 @@ def flags_of(moment: Snapshot, run_id: str, judge: str, cells: Iterable[Cell]) -
 
 
 def decided(moment: Snapshot, record: RunRecord, judge: str, flag: Sequence[str]) -> Decided:
-    """Decide all verdicts of a judge anew. Raises `SpecError` for unknown kinds of claims."""
+    """Decide all verdicts of a judge again. Raises `SpecError` for unknown kinds of claims."""
     check_flag(flag)
     samples = {sample.id: sample for sample in moment.samples(record.id)}
     outcomes = [reflagged(outcome, flag) for outcome in moment.outcomes(record.id)]
@@ -400,7 +401,9 @@ def _flagged(position: int, outcome: Outcome, gold: str | None) -> Flagged:
 
 @dataclass(frozen=True, slots=True)
 class DecidedList:
-    """The list as other kinds of claims decide it: `found` are the outcomes that fit, in order."""
+    """The list with verdicts decided by other kinds of claims; `found` are the matching
+    outcomes, in order.
+    """
 
     moment: Snapshot
     run_id: str
@@ -411,7 +414,7 @@ class DecidedList:
     n_unscored: int
 
     def lines(self, beyond: Cursor | None, direction: Direction, limit: int) -> list[OutcomeLine]:
-        """The next outcomes `after` or `before` a cursor."""
+        """Return the next outcomes `after` or `before` a cursor."""
         keys = [self._key(each.position, each.score) for each in self.found]
         start, end = 0, len(keys)
         if beyond is not None:
@@ -433,7 +436,7 @@ class DecidedList:
         ]
 
     def count(self) -> tuple[int, int]:
-        """How many outcomes fit, and how many of them have no score."""
+        """Return the number of matching outcomes, and how many of them have no score."""
         return self.n, self.n_unscored
 
     def _key(self, position: int, score: float | None) -> tuple[float, int]:
@@ -443,7 +446,7 @@ class DecidedList:
 def decided_list(
     moment: Snapshot, run_id: str, judge: str, wanted: ListFilter, found: Decided
 ) -> DecidedList:
-    """The list of a judge's outcomes with the verdicts decided again."""
+    """Return the list of a judge's outcomes with the verdicts decided again."""
     turned, at = found.report.turned, wanted.threshold
 
     def said(each: Flagged) -> str | None:

@@ -38,15 +38,15 @@ from magistrate.types import HALLUCINATED, Outcome, Sample, Step
 
 MOST_TRIES = 100
 KEPT_SECONDS = 3600.0
-MOST_CHARACTERS = 20_000_000  # of all their texts together
+MOST_CHARACTERS = 20_000_000  # of all texts together
 
 FIELDS = frozenset({"output", "context", "messages", "input", "expected"})
 """Fields of a sample that can be filled in; judges that require any other are not offered."""
 
-CONTEXTS = 2  # empty boxes for contexts at first
+CONTEXTS = 2  # initial number of boxes for contexts
 MOST_CONTEXTS = 50
-WAIT_SECONDS = 0.4  # how long the form's response waits for a quick judge, so that the page has the outcome
-LOOK_SECONDS = 0.2  # between two looks of an event stream at a judgement
+WAIT_SECONDS = 0.4  # how long the form's response waits, so that the page has the outcome of a fast judge
+LOOK_SECONDS = 0.2  # interval at which an event stream polls a judgement
 
 PHASES: tuple[tuple[Phase, str], ...] = (
     ("waiting", "Waiting for its turn"),
@@ -64,7 +64,7 @@ GONE = "there is no such try; the last {most} are kept, for an hour at most, and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaygroundForm:
-    """What somebody typed or chose, unchanged; fields left out are empty."""
+    """The input of the form, unchanged; missing fields are empty."""
 
     output: str = ""
     context: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class PlaygroundForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """A form that was sent, and its judgement."""
+    """A submitted form and its judgement."""
 
     id: str
     form: PlaygroundForm
@@ -91,9 +91,10 @@ class Try:
 
 
 class Playground:
-    """What visitors tried lately, in memory only, at addresses that nobody can guess.
+    """Recent tries of visitors, in memory only, at addresses that cannot be guessed.
 
-    The newest `most` tries of the last hour are kept, fewer if their texts are long; the oldest go first.
+    The newest `most` tries of the last hour are kept, fewer if their texts are long. The oldest are removed
+    first.
     """
 
     def __init__(
@@ -106,18 +107,18 @@ class Playground:
         self._lock = threading.Lock()
 
     def begin(self, form: PlaygroundForm, question: Question) -> Try:
-        """Begin to judge what a form holds. Raises `BusyError`."""
+        """Begin to judge the content of a form. Raises `BusyError`."""
         judgement = self._judging.begin(question)
         made = Try(id=secrets.token_urlsafe(16), form=form, judgement=judgement, made=self._clock())
         with self._lock:
             self._kept[made.id] = made
             removed = self._remove_old()
         for each in removed:
-            self._judging.cancel(each.judgement)  # nobody can look at it any more
+            self._judging.cancel(each.judgement)  # it cannot be viewed any more
         return made
 
     def find(self, id: str) -> Try:
-        """The try of this id. Raises `SpecError` if there is none any more."""
+        """Return the try of this id. Raises `SpecError` if it does not exist any more."""
         with self._lock:
             found = self._kept.get(id)
             if found is None or self._clock() - found.made > KEPT_SECONDS:
@@ -129,7 +130,7 @@ class Playground:
         self._judging.cancel(self.find(id).judgement)
 
     def _remove_old(self) -> list[Try]:
-        """Remove old tries and those beyond a limit, never the newest one; gives what was removed."""
+        """Remove old tries and those beyond a limit, never the newest one, and return them."""
         size = sum(each.form.size for each in self._kept.values())
         removed = []
         for id, each in list(self._kept.items())[:-1]:
@@ -141,15 +142,15 @@ class Playground:
         return removed
 
 
-# --- what is shown --------------------------------------------------------------------------------
+# --- views ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormView:
-    """What can be filled in and chosen. `boxes` are the contexts, at least `CONTEXTS` of them, some empty.
+    """The form. `boxes` are the contexts, at least `CONTEXTS` of them, some empty.
 
-    `groups` are the judges that can be asked here; `models` those that may be; `usual_is_here` says whether
-    the first of them was pulled. `error` is what was wrong with what was sent.
+    `groups` are the judges that can be used here, `models` the models. `usual_is_here` is whether the first
+    model was pulled. `error` is the problem with the submitted input.
     """
 
     form: PlaygroundForm
@@ -161,15 +162,15 @@ class FormView:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another context."""
+        """Whether no further context can be added."""
         return len(self.boxes) >= MOST_CONTEXTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryView:
-    """A judgement under way or done; `seconds` is what it took so far, `deadline` what it may take in all.
+    """A judgement in progress or done. `seconds` is the time taken so far, `deadline` the limit.
 
-    `error` says why it could not be judged at all; `steps` are the engine's answers so far.
+    `error` is set if it could not be judged. `steps` are the engine's answers so far.
     """
 
     id: str
@@ -187,12 +188,12 @@ class TryView:
 
     @property
     def phases(self) -> tuple[tuple[Phase, str], ...]:
-        """What it goes through until it is done, in words."""
+        """The phases until it is done, in words."""
         return tuple(each for each in PHASES if self.asks or each[0] in ("waiting", self.phase, "judging"))
 
 
 def form_view(form: PlaygroundForm, *, error: str | None = None, more: bool = False) -> FormView:
-    """The form as it is filled in; with `more` it has one more box for a context."""
+    """Return the form with its input; with `more`, it has one more box for a context."""
     boxes = [*form.context, *([""] if more else [])]
     boxes += [""] * (CONTEXTS - len(boxes))
     offered = ((name, tuple(filter(_is_offered, judges))) for name, judges in judges_view().groups())
@@ -207,12 +208,12 @@ def form_view(form: PlaygroundForm, *, error: str | None = None, more: bool = Fa
 
 
 def try_view(tried: Try) -> TryView:
-    """How far a try is, and its outcome."""
+    """Return the progress of a try, and its outcome."""
     found, question = tried.judgement, tried.judgement.question
     phase, steps, outcome, error = found.phase, found.steps, None, None
     try:
         outcome = found.outcome()
-    except Exception as raised:  # whatever it is, it is shown on the page of this try
+    except Exception as raised:  # any error is shown on the page of this try
         error = f"{type(raised).__name__}: {raised}"
     done = outcome is not None or error is not None
     return TryView(
@@ -233,7 +234,7 @@ def try_view(tried: Try) -> TryView:
 
 @cache
 def example() -> PlaygroundForm:
-    """A hallucinated sample of the built-in set, for judges to find."""
+    """Return a hallucinated sample of the built-in set."""
     sample = next(each for each in load("quickstart") if each.label == HALLUCINATED)
     return PlaygroundForm(output=sample.output or "", context=sample.context, input=sample.input or "")
 
@@ -252,7 +253,7 @@ def form(
     again: Words = "",
     judge: Words = "",
 ) -> Response:
-    """The form: empty, with the example, with a judge chosen, or as it was sent before."""
+    """Show the form: empty, with the example, with a judge selected, or as it was submitted before."""
     filled = PlaygroundForm()
     if again:
         filled = playground_of(request).find(again).form
@@ -275,7 +276,7 @@ def begin(
     model: Typed = "",
     more: Typed = "",
 ) -> Response:
-    """Begin to judge, or show the form again with one more box for a context or with what was wrong."""
+    """Begin to judge, or show the form again with one more box for a context or with the error."""
     boxes = [_lines(each) for each in context or ()]
     sent = PlaygroundForm(
         output=_lines(output),
@@ -302,7 +303,7 @@ def begin(
 
 @router.get("/try/{id}")
 def tried(request: Request, id: str, claim: Annotated[int | None, Query(ge=1, le=10**9)] = None) -> Response:
-    """The page of a try: how far it is, or its outcome with the evidence."""
+    """Show the page of a try: its progress, or its outcome with the evidence."""
     view = try_view(playground_of(request).find(id))
     return page(
         request,
@@ -328,7 +329,7 @@ def stop(request: Request, id: str) -> Response:
 
 @router.get("/live/tries/{id}", response_class=EventSourceResponse)
 async def followed(request: Request, id: str) -> AsyncIterator[ServerSentEvent]:
-    """`changed` whenever a judgement has come a step further, `done` when it is done or gone."""
+    """Stream `changed` whenever a judgement has progressed, and `done` when it is done or gone."""
     kept, before = playground_of(request), None
     yield ServerSentEvent(event="hello", data="following")
     while not await request.is_disconnected():
@@ -347,18 +348,18 @@ async def followed(request: Request, id: str) -> AsyncIterator[ServerSentEvent]:
 
 
 class _Links:
-    """Where the links of a try's page lead."""
+    """The addresses that a try's page links to."""
 
     def __init__(self, view: TryView) -> None:
         self.here = f"/try/{view.id}"
 
     def claim(self, number: int, anchor: str) -> str:
-        """The same page with this claim chosen."""
+        """Return the address of the same page with this claim selected."""
         return f"{self.here}?claim={number}#{anchor}"
 
 
 def playground_of(request: Request) -> Playground:
-    """The playground of the application that a request came to."""
+    """Return the playground of the application that handles a request."""
     found: Playground = request.app.state.playground
     return found
 
@@ -381,5 +382,5 @@ def _wrong(request: Request, sent: PlaygroundForm, error: MagistrateError, statu
 
 
 def _lines(text: str) -> str:
-    """The text with plain line ends; forms send CR LF."""
+    """Return the text with plain line ends; forms send CR LF."""
     return text.replace("\r\n", "\n")

@@ -1,6 +1,6 @@
-"""HTTP responses: pages from Jinja templates, static files, JSON values, and errors in all three forms.
+"""HTTP responses: pages from Jinja templates, static files, JSON values, and errors in each format.
 
-The addresses of pages are made here, too.
+It also builds the addresses of pages.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from magistrate.watch.otlp import PATHS, OtlpError
 
 router = APIRouter()
 
-# Ids that a path carries as they are. Browsers and proxies take dots, doubled slashes, backslashes and signs
-# that were escaped twice for something else, so every other id goes into the query.
+# Ids that fit into a path unchanged. Browsers and proxies may change dots, double slashes, backslashes and
+# doubly escaped characters, so every other id goes into the query.
 _PLAIN = re.compile(r"[\w~:@+=,-][\w.~:@+=, -]*(/[\w~:@+=,-][\w.~:@+=, -]*)*")
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -53,7 +53,7 @@ YEAR = 31_536_000
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file as it is sent; `version` is a hash of its contents."""
+    """A static file. `version` is a hash of its content."""
 
     body: bytes
     kind: str
@@ -62,7 +62,7 @@ class StaticFile:
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """Every static file by its name; `style.css` is the style sheet of reports, then those of the pages."""
+    """Return every static file by name. `style.css` is that of reports followed by those of the pages."""
     folder = files("magistrate.server").joinpath("static")
     found = {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
     vendored = folder.joinpath("vendor")
@@ -77,13 +77,13 @@ def static_files() -> dict[str, StaticFile]:
 
 
 def asset_address(name: str) -> str:
-    """The address of a static file."""
+    """Return the address of a static file."""
     return f"/static/{name}?v={static_files()[name].version}"
 
 
 @router.get("/static/{name}", include_in_schema=False)
 async def static_file(name: str, request: Request) -> Response:
-    """A static file; browsers keep it for a year if they asked for this version."""
+    """Serve a static file. Browsers cache it for a year if they asked for this version."""
     found = static_files().get(name)
     if found is None:
         return Response("there is no such file", 404, media_type="text/plain")
@@ -96,12 +96,12 @@ async def static_file(name: str, request: Request) -> Response:
 
 
 def run_address(run_id: str, **query: Any) -> str:
-    """The address of a run's page."""
+    """Return the address of a run's page."""
     return link(f"/runs/{segment(run_id)}", **query)
 
 
 def sample_address(run_id: str, sample_id: str, *, start: str = "", **query: Any) -> str:
-    """The address of a sample's page, or of its data if `start` is `/api`.
+    """Return the address of a sample's page, or of its JSON if `start` is `/api`.
 
     >>> sample_address("r", "qs-007"), sample_address("r", "..", judge="rubric")
     ('/runs/r/samples/qs-007', '/runs/r/sample?id=..&judge=rubric')
@@ -114,7 +114,7 @@ def sample_address(run_id: str, sample_id: str, *, start: str = "", **query: Any
 
 
 def link(path: str, **query: Any) -> str:
-    """An address: `path` with those fields of the query that are not empty."""
+    """Return the address of `path` with the non-empty fields of the query."""
     given = {name: value for name, value in query.items() if value not in (None, "", (), [])}
     if not given:
         return path
@@ -122,12 +122,12 @@ def link(path: str, **query: Any) -> str:
 
 
 def segment(text: str) -> str:
-    """Any text as one segment of a path."""
+    """Encode any text as one segment of a path."""
     return quote(text, safe="", errors="surrogatepass")
 
 
 def query_of(request: Request) -> dict[str, list[str]]:
-    """The fields of the query with all their values, lone surrogates included.
+    """Return the fields of the query with all their values, including lone surrogates.
 
     Raises `HTTPException`, 422, if it cannot be parsed.
     """
@@ -142,13 +142,13 @@ def query_of(request: Request) -> dict[str, list[str]]:
 
 
 def page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """A filled template as a response; templates see the request and its `path`."""
+    """Render a template as a response. Templates have access to the request and its `path`."""
     filled = _environment().get_template(template)
     return HTMLResponse(filled.render(request=request, path=request.url.path, **values), status)
 
 
 def compile_templates() -> None:
-    """Compile every template, so that no page has to wait for it."""
+    """Compile every template in advance, so that no page has to wait for it."""
     made = _environment()
     for name in PackageLoader("magistrate.server").list_templates():
         made.get_template(name)
@@ -172,30 +172,30 @@ def _environment() -> Environment:
 
 
 def sent(text: str) -> Markup:
-    """A form's value that is sent back unchanged, invisible characters included.
+    """Render a form's value so that it is sent back unchanged, including invisible characters.
 
-    Only lone surrogates are replaced: no page can hold them.
+    Only lone surrogates are replaced, since a page cannot contain them.
     """
     return Markup(escape(_LONE_SURROGATES.sub("\ufffd", text)).replace("\r", Markup("&#13;")))
 
 
 def metric_name(name: str) -> str:
-    """The name of a metric, for people."""
+    """Return the display name of a metric."""
     return NAMES.get(name, name).replace("_", " ")
 
 
 def number(value: int) -> str:
-    """A count with thousands separated."""
+    """Format a count with thousands separators."""
     return f"{value:,}"
 
 
 def moment(value: datetime) -> str:
-    """A time in UTC, to the minute."""
+    """Format a time in UTC, to the minute."""
     return f"{value.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def ago(value: datetime, now: datetime | None = None) -> str:
-    """How long ago a moment was, in words; its date if that is more than a week.
+    """Format how long ago a time was; its date if that is more than a week.
 
     >>> from datetime import timedelta
     >>> noon = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -216,7 +216,7 @@ def ago(value: datetime, now: datetime | None = None) -> str:
 
 
 class Refusal(BaseModel):
-    """Why there is no answer, in words."""
+    """Why the request failed, in words."""
 
     detail: str
 
@@ -231,20 +231,20 @@ _WHY = {
 
 
 def error_responses(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """The entries of an operation in the OpenAPI document for these error statuses."""
+    """Return the OpenAPI entries of an operation for these error statuses."""
     return {code: {"model": Refusal, "description": _WHY[code]} for code in codes}
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON response in ASCII, so that lone surrogates survive; NaN and infinities are written as texts."""
+    """Return a JSON response in ASCII, so that lone surrogates survive; NaN and infinities become text."""
     text = json.dumps(json_values(value), allow_nan=False)
     return Response(text, status, dict(headers or {}), media_type="application/json")
 
 
 async def error_response(request: Request, error: Exception) -> Response:
-    """The response for an error: JSON below `/api/`, OTLP's for its clients, else a page.
+    """Return the response for an error: JSON below `/api/`, OTLP's format for its clients, else a page.
 
-    Messages hold nothing secret.
+    Messages contain no secrets.
     """
     status, message = status_of(error), _message(error)
     if request.url.path.startswith("/api/"):
@@ -258,7 +258,7 @@ async def error_response(request: Request, error: Exception) -> Response:
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status for an error."""
+    """Return the HTTP status for an error."""
     if isinstance(error, SpecError):
         return 404
     if isinstance(error, StoreError):
@@ -280,13 +280,13 @@ def _message(error: Exception) -> str:
 
 
 def _field(where: Sequence[str | int]) -> str:
-    """The field of a request that was wrong."""
+    """Return the name of the invalid field of a request."""
     return ".".join(map(str, where[1:])) or f"the {where[0]}"
 
 
 @contextmanager
 def answering_with(kind: type[MagistrateError], status: int) -> Iterator[None]:
-    """Give errors of this kind this status; the message stays."""
+    """Convert errors of this type into responses with this status; the message is kept."""
     try:
         yield
     except kind as error:
@@ -297,7 +297,7 @@ def answering_with(kind: type[MagistrateError], status: int) -> Iterator[None]:
 
 
 def refusal(scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """`detail` as plain text for browsers, as OTLP wants it for its clients, else as JSON `{"detail": …}`."""
+    """Return `detail` as plain text for browsers, in OTLP's format for its clients, else as JSON."""
     given = dict(headers or {})
     if scope["path"] in PATHS:
         return otlp_refusal(scope, status, detail, given)
@@ -309,17 +309,17 @@ def refusal(scope: Scope, status: int, detail: str, headers: Mapping[str, str] |
 def otlp_refusal(
     scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """`detail` as a `google.rpc.Status` in the encoding of the request."""
+    """Return `detail` as a `google.rpc.Status` in the encoding of the request."""
     said = otlp.refusal(status, detail, Headers(scope=scope).get("content-type", ""))
     return Response(said.body, said.status, {**said.headers, **(headers or {})})
 
 
 def reads_html(scope: Scope) -> bool:
-    """Whether a browser shows the response as a page."""
+    """Return whether a browser shows the response as a page."""
     headers = Headers(scope=scope)
     return "text/html" in headers.get("accept", "").lower() and not from_script(scope)
 
 
 def from_script(scope: Scope) -> bool:
-    """Whether htmx asks, which puts the response into the open page."""
+    """Return whether the request comes from htmx, which inserts the response into the open page."""
     return Headers(scope=scope).get("hx-request") == "true"

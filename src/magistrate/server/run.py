@@ -1,4 +1,4 @@
-"""One run as a page and as JSON: its facts, its judges' figures, and one judge in detail."""
+"""One run as a page and as JSON: its facts, its judges' metrics, and one judge in detail."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from magistrate.store import RunRecord, Snapshot, Store
 from magistrate.store.figures import RunLine
 from magistrate.types import ClaimKind
 
-GROWN = 1.1  # a run under way is counted again when it has so many times the outcomes that were counted
+GROWN = 1.1  # growth of the outcomes of a run in progress after which its metrics are computed again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run is, over all its judges; `n_expected` is None if that is not known."""
+    """The progress of a run over all its judges. `n_expected` is None if unknown."""
 
     n_done: int
     n_failures: int
@@ -58,7 +58,7 @@ class Progress:
 class JudgeRow:
     """A judge in the table of several, in words: number of verdicts, three metrics, time per sample.
 
-    `cells` is empty if nothing was counted yet.
+    `cells` is empty if nothing is computed yet.
     """
 
     judge: str
@@ -67,10 +67,10 @@ class JudgeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run. `n_counted` outcomes are in its figures, None if nothing was counted.
+    """A run. `n_counted` outcomes are in its metrics, None if there are none yet.
 
-    `progress` is None unless the run is under way. `detail` is of the judge that is shown, None in a run
-    without judges. `pending` says that something is being computed, so that there will be more soon.
+    `progress` is None unless the run is in progress. `detail` is of the selected judge, None in a run
+    without judges. `pending` is set while something is being computed.
     """
 
     record: RunRecord
@@ -84,9 +84,9 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
-    """A run and the figures of its judges, as they were at `counted_revision`: None if not computed yet.
+    """A run and the metrics of its judges at `counted_revision`, None if not computed yet.
 
-    `current` says that they are those of the run as it is now; if not, they will be soon.
+    `current` is set if they are those of the current run. If not, they will be soon.
     """
 
     record: RunRecord
@@ -97,9 +97,9 @@ class RunData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeData:
-    """One judge's figures, at a threshold, with other kinds of claims flagged, and by slices, as asked for.
+    """One judge's metrics, at a threshold, with other kinds of claims flagged, and by slices, as requested.
 
-    `report` is None if nothing is counted yet; `pending` and `refused` are as in `Detail`.
+    `report` is None if nothing is computed yet; `pending` and `refused` are as in `Detail`.
     """
 
     judge: str
@@ -114,7 +114,7 @@ class JudgeData:
 
 
 def run_view(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> RunView:
-    """A run as it is now. Raises `SpecError` if there is no such run or judge."""
+    """Return the current state of a run. Raises `SpecError` if there is no such run or judge."""
     with store.snapshot() as moment:
         record = store.seen(moment.record(run_id))
         counted = _counted(moment, cache, record)
@@ -137,7 +137,7 @@ def run_view(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> Run
 
 
 def run_data(store: Store, cache: RunCache, run_id: str) -> RunData:
-    """A run and its figures. Raises `SpecError` if there is no such run."""
+    """Return a run and its metrics. Raises `SpecError` if there is no such run."""
     with store.snapshot() as moment:
         record = store.seen(moment.record(run_id))
         counted = _counted(moment, cache, record)
@@ -150,7 +150,7 @@ def run_data(store: Store, cache: RunCache, run_id: str) -> RunData:
 
 
 def judge_data(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> JudgeData:
-    """One judge's figures. Raises `SpecError` if there is no such run or judge."""
+    """Return one judge's metrics. Raises `SpecError` if there is no such run or judge."""
     found = _detail(store, cache, run_id, query)
     return JudgeData(
         judge=found.judge,
@@ -166,7 +166,7 @@ def judge_data(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> J
 
 
 def outcome_list(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> ListView:
-    """A part of the list of a judge's outcomes. Raises `SpecError` as `judge_data` does."""
+    """Return a page of the list of a judge's outcomes. Raises `SpecError` as `judge_data` does."""
     return _detail(store, cache, run_id, query).outcomes
 
 
@@ -181,7 +181,7 @@ def _detail(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> Deta
 
 
 def judge_of(record: RunRecord, named: str | None) -> str | None:
-    """The named judge, or the first one; None in a run without judges."""
+    """Return the named judge, or the first one; None in a run without judges."""
     if named is None:
         return next(iter(record.judges), None)
     if named not in record.judges:
@@ -191,7 +191,7 @@ def judge_of(record: RunRecord, named: str | None) -> str | None:
 
 
 def _counted(moment: Snapshot, cache: RunCache, record: RunRecord) -> RunFigures | None:
-    """The run's figures as they are now, or the last ones that were counted while newer ones are counted."""
+    """Return the run's current metrics, or the last ones while newer ones are being computed."""
 
     def now() -> RunFigures | None:
         found = stored_figures(moment, record)
@@ -200,7 +200,7 @@ def _counted(moment: Snapshot, cache: RunCache, record: RunRecord) -> RunFigures
         if record.n_outcomes > MOST_COUNTED:
             return None
         if record.status != "running":
-            cache.counter.ask(record.id)  # the store keeps what it counts, also for the list of runs
+            cache.counter.ask(record.id)  # stores the metrics, also for the list of runs
         return count(moment, record)
 
     found = cache.get(("counted", record.id, record.revision), now)
@@ -222,7 +222,7 @@ def _n_counted(counted: RunFigures) -> int:
 
 
 def progress_of(run: RunRecord | RunLine, n_done: int, n_failures: int) -> Progress:
-    """The progress of a run with so many outcomes, `n_failures` of them failures."""
+    """Return the progress of a run with `n_done` outcomes, `n_failures` of them failures."""
     expected = None if run.n_total is None else run.n_total * max(len(run.judges), 1)
     return Progress(n_done=n_done, n_failures=n_failures, n_expected=expected)
 
@@ -240,10 +240,10 @@ api = APIRouter(tags=["runs"])
 
 
 class FiguresQuery(BaseModel):
-    """Which figures of a judge are wanted.
+    """The requested metrics of a judge.
 
-    `threshold` is one of the judge's own scores, from which on a verdict says hallucinated; `flag` the kinds
-    of claims by which a rubric's verdicts are decided again; `by` a field of metadata to slice by.
+    From `threshold`, in the judge's own scores, on, a verdict is hallucinated. `flag` are the kinds of
+    claims by which a rubric's verdicts are decided again. `by` is a field of metadata to slice by.
     """
 
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -252,10 +252,10 @@ class FiguresQuery(BaseModel):
 
 
 class OutcomesQuery(BaseModel):
-    """Which outcomes of a judge are wanted, and from where on in their list.
+    """The requested outcomes of a judge, and the page of their list.
 
     `said` is a label, `-failed` or `-abstained`; `truth` a label, or `-` for none. `after` and `before` are
-    what the list names `later` and `earlier`.
+    cursors: the list's `later` and `earlier`.
     """
 
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -271,11 +271,11 @@ class OutcomesQuery(BaseModel):
 
 
 class PageQuery(FiguresQuery, OutcomesQuery):
-    """Both, as a page takes them."""
+    """Both queries combined, as used by a page."""
 
 
 def page_query(request: Request) -> RunQuery:
-    """The query of a page's address; empty fields, as forms send them, are ignored.
+    """Parse the query of a page's address. Empty fields, as sent by forms, are ignored.
 
     Raises `RequestValidationError`.
     """
@@ -293,7 +293,7 @@ def page_query(request: Request) -> RunQuery:
 
 
 def run_query_of(request: Request, found: FiguresQuery | OutcomesQuery, judge: str | None) -> RunQuery:
-    """The same for a query that was parsed, for one judge."""
+    """Convert a parsed query to a `RunQuery` for one judge."""
     listed = found if isinstance(found, OutcomesQuery) else OutcomesQuery()
     return RunQuery(
         judge=judge,
@@ -323,7 +323,7 @@ PageParams = Annotated[RunQuery, Depends(page_query)]
 
 @router.get("/runs/{run_id}")
 def run_page(request: Request, run_id: str, store: RequestStore, query: PageParams) -> Response:
-    """A run, one of its judges in detail, and a part of the list of its outcomes."""
+    """Show a run, one of its judges in detail, and a page of the list of its outcomes."""
     view = run_view(store, run_cache_of(request), run_id, query)
     return page(
         request,
@@ -339,7 +339,7 @@ def run_page(request: Request, run_id: str, store: RequestStore, query: PagePara
 
 @router.get("/runs/{run_id}/find")
 def find(request: Request, run_id: str, store: RequestStore) -> Response:
-    """The page of the sample of exactly this id; 404, with similar ids, if there is none."""
+    """Redirect to the sample of exactly this id; 404, with similar ids, if there is none."""
     query = query_of(request)
     sample_id = query.get("sample", [""])[-1]
     with store.snapshot() as moment:
@@ -348,7 +348,7 @@ def find(request: Request, run_id: str, store: RequestStore) -> Response:
 
 
 def threshold_text(threshold: float) -> str:
-    """A threshold with all of its digits and no superfluous zeros.
+    """Format a threshold with all of its digits and no superfluous zeros.
 
     >>> threshold_text(0.5), threshold_text(0.6125), threshold_text(1.0), threshold_text(5e-05)
     ('0.5', '0.6125', '1', '0.00005')
@@ -361,7 +361,7 @@ def threshold_text(threshold: float) -> str:
 
 
 class _Links:
-    """The addresses that a run's page links to: itself with one thing changed, and the pages below it."""
+    """The addresses that a run's page links to: itself with one change, and the pages below it."""
 
     def __init__(self, run_id: str, query: RunQuery, judge: str | None) -> None:
         self._run_id = run_id
@@ -374,11 +374,11 @@ class _Links:
         return run_address(self._run_id)
 
     def act(self, action: str) -> str:
-        """The path that a form of the page is sent to."""
+        """Return the path that a form of the page is sent to."""
         return f"{self.here}/{action}"
 
     def kept(self, without: Iterable[str]) -> list[tuple[str, str]]:
-        """The fields that a form sends besides its own."""
+        """Return the fields that a form sends besides its own."""
         given = {"judge": self._query.judge, "by": self._query.by, **self._query.wanted.query}
         pairs = [
             (name, value) for name, value in given.items() if value is not None and name not in set(without)
@@ -390,11 +390,11 @@ class _Links:
         ]
 
     def judge(self, judge: str) -> str:
-        """Another judge of the run."""
+        """Return the address of another judge of the run."""
         return f"{run_address(self._run_id, judge=judge)}#judge"
 
     def list(self, **cursor: str) -> str:
-        """The same list from a cursor on."""
+        """Return the address of the same list from a cursor on."""
         return self._to({**self._query.wanted.query, **cursor})
 
     @property
@@ -403,24 +403,24 @@ class _Links:
         return self._with(said=None, truth=None, right=None, code=None)
 
     def cell(self, truth: str, said: str) -> str:
-        """The outcomes in a cell of the matrix."""
+        """Return the address of the outcomes in a cell of the matrix."""
         return f"{self._with(said=said, truth=truth, right=None, code=None)}#samples"
 
     def code(self, kind: str, code: str) -> str:
-        """The outcomes without a verdict that have this code."""
+        """Return the address of the outcomes without a verdict that have this code."""
         word = {kind: word for word, kind in KINDS.items()}[kind]
         return f"{self._with(said=word, truth=None, right=None, code=code)}#samples"
 
     def threshold(self, value: float | None) -> str:
-        """The same at another threshold, or as judged."""
+        """Return the address with another threshold, or as judged."""
         return self._with(threshold=value)
 
     def flag(self, kinds: tuple[str, ...]) -> str:
-        """The same, decided again by these kinds of claims; by none as judged."""
+        """Return the address with verdicts decided by these kinds of claims; as judged if empty."""
         return self._with(flag=kinds)
 
     def sample(self, sample_id: str) -> str:
-        """A sample of the list, whose page keeps the list's filter."""
+        """Return the address of a sample of the list, whose page keeps the list's filter."""
         query = {"judge": self._judge, **self._query.wanted.query}
         return sample_address(self._run_id, sample_id, **query)
 
@@ -436,7 +436,7 @@ class _Links:
 
 @api.get("/runs/{run_id}", response_model=RunData, responses=ERRORS)
 def run(request: Request, run_id: str, store: RequestStore) -> Response:
-    """A run with the figures of all its judges; without those that are not computed yet."""
+    """Get a run with the metrics of all its judges, as far as they are computed."""
     return json_response(asdict(run_data(store, run_cache_of(request), run_id)))
 
 
@@ -444,7 +444,7 @@ def run(request: Request, run_id: str, store: RequestStore) -> Response:
 def figures(
     request: Request, run_id: str, judge: str, store: RequestStore, query: Annotated[FiguresQuery, Query()]
 ) -> Response:
-    """One judge's figures, at a threshold, by other kinds of claims, or by a field of metadata."""
+    """Get one judge's metrics, at a threshold, by other kinds of claims, or by a field of metadata."""
     wanted = replace(run_query_of(request, query, judge), limit=1)
     return json_response(asdict(judge_data(store, run_cache_of(request), run_id, wanted)))
 
@@ -457,6 +457,6 @@ def outcomes(
     store: RequestStore,
     query: Annotated[OutcomesQuery, Query()],
 ) -> Response:
-    """A judge's outcomes that fit; `later` goes into `after` for the next ones."""
+    """List a judge's matching outcomes. Pass `later` as `after` for the next page."""
     wanted = run_query_of(request, query, judge)
     return json_response(asdict(outcome_list(store, run_cache_of(request), run_id, wanted)))

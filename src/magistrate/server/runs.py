@@ -1,7 +1,7 @@
 """Runs: their list as a page and as JSON, renaming, tagging and deleting one, and events when one changes.
 
-An event (server-sent, as in the HTML Living Standard) only says that something has changed; the page then
-asks for what it shows as it did before.
+An event (server-sent, as in the HTML Living Standard) only signals that something has changed. The page
+then requests its content again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from magistrate.store.figures import Head, Point, RunFilter, RunLine
 AT_ONCE = 30
 MOST_AT_ONCE = 100
 IN_A_TREND = 12
-LOOK_SECONDS = 1.0  # between two looks of an event stream at the store
+LOOK_SECONDS = 1.0  # interval at which an event stream polls the store
 RUNS_FOLLOWED = 20
 UNDER_WAY = RunFilter(status="running")
 
@@ -42,11 +42,11 @@ api = APIRouter(tags=["runs"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeHead:
-    """A judge of a run with its main figure, and the same figure of earlier runs, oldest first.
+    """A judge of a run with its main metric, and the same metric of earlier runs, oldest first.
 
-    `value` and the ends of its 95 % interval are in [0, 1], None if nothing was measured or counted yet.
-    `coverage` is the share of the samples with a verdict. `counted` is False while not all outcomes are in
-    the figures. `trend` is of the same dataset, judge and metric and ends with this run.
+    `value` and the ends of its 95 % interval are in [0, 1], None if nothing is measured yet. `coverage` is
+    the share of the samples with a verdict. `counted` is False while not all outcomes are included. `trend`
+    is of the same data set, judge and metric and ends with this run.
     """
 
     judge: str
@@ -66,8 +66,8 @@ class JudgeHead:
 class RunRow:
     """A run in the list.
 
-    Times are in UTC; `seconds` is how long it ran, None if unknown; `n_unread` rows of its data could not be
-    read.
+    Times are in UTC. `seconds` is its working time, None if unknown. `n_unread` rows of its data could not
+    be read.
     """
 
     id: str
@@ -88,10 +88,10 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsView:
-    """A part of the list.
+    """A page of the list.
 
-    The next runs lie beyond the numbers `older` and `newer`, which are None at an end. `n` counts all runs
-    that match; `choices` are values to filter by.
+    The next runs have numbers beyond `older` and `newer`, which are None at an end. `n` counts all matching
+    runs; `choices` are values to filter by.
     """
 
     rows: tuple[RunRow, ...]
@@ -109,7 +109,7 @@ def runs_view(
     after: int | None = None,
     limit: int = AT_ONCE,
 ) -> RunsView:
-    """At most `limit` matching runs, newest first: those older than `before` or newer than `after`."""
+    """Return at most `limit` matching runs, newest first: those older than `before` or newer than `after`."""
     with store.snapshot() as moment:
         lines = moment.runs(wanted, before=before, after=after, limit=limit + 1)
         further = len(lines) > limit
@@ -202,7 +202,7 @@ def filter_of(
     tag: Choice = "",
     status: Choice = "",
 ) -> RunFilter:
-    """The filter in the query of an address; empty fields are ignored."""
+    """Return the filter in the query of an address. Empty fields are ignored."""
     return RunFilter(
         words=tuple(q.split()),
         dataset=dataset or None,
@@ -226,7 +226,7 @@ def runs_page(
     before: Number = None,
     after: Number = None,
 ) -> Response:
-    """The first page: the runs that match, newest first."""
+    """Show the first page: the matching runs, newest first."""
     chosen = {"q": q, "dataset": dataset, "judge": judge, "model": model, "tag": tag, "status": status}
     view = runs_view(store, filter_of(**chosen), before=before, after=after)
     return page(request, "runs.html", view=view, chosen=chosen, first=before is None and after is None)
@@ -240,7 +240,7 @@ def runs(
     after: Number = None,
     limit: Annotated[int, Query(ge=1, le=MOST_AT_ONCE)] = AT_ONCE,
 ) -> Response:
-    """Runs, newest first; `older` goes into `before` for the next ones."""
+    """List runs, newest first. Pass `older` as `before` for the next page."""
     return json_response(asdict(runs_view(store, wanted, before=before, after=after, limit=limit)))
 
 
@@ -249,7 +249,7 @@ def runs(
 
 @router.post("/runs/{run_id}/rename")
 def rename(run_id: str, store: RequestStore, name: Annotated[str, Form(max_length=200)] = "") -> Response:
-    """Give the run another name, or none."""
+    """Set the name of the run, or remove it."""
     found = store.find_run(run_id)
     with answering_with(SpecError, 422):
         store.rename(found.id, name.strip() or None)
@@ -263,26 +263,26 @@ def tag(
     add: Annotated[str, Form(max_length=200)] = "",
     remove: Annotated[str, Form(max_length=200)] = "",
 ) -> Response:
-    """Add a tag to the run or take one away."""
+    """Add a tag to the run or remove one."""
     store.tag(run_id, add=[add.strip()] if add.strip() else (), remove=[remove] if remove else ())
     return RedirectResponse(f"/runs/{segment(run_id)}", 303)
 
 
 @router.get("/runs/{run_id}/delete")
 def delete_page(request: Request, run_id: str, store: RequestStore) -> Response:
-    """Ask once more before a run is gone."""
+    """Ask for confirmation before a run is deleted."""
     return page(request, "delete.html", run=store.seen(store.find_run(run_id)))
 
 
 @router.post("/runs/{run_id}/delete")
 def delete_from_page(run_id: str, store: RequestStore) -> Response:
-    """Delete the run, unless a process is working on it."""
+    """Delete the run, unless a process is executing it."""
     delete_run(store, run_id)
     return RedirectResponse("/", 303)
 
 
 def delete_run(store: Store, run_id: str) -> None:
-    """Delete the run; 409 while a process is working on it, since it would go on and fail."""
+    """Delete the run; 409 while a process is executing it, since that process would fail."""
     found = store.find_run(run_id)
     with answering_with(StoreError, 409), store.hold(found.id):
         store.delete(found.id)
@@ -290,7 +290,7 @@ def delete_run(store: Store, run_id: str) -> None:
 
 @api.delete("/runs/{run_id}", status_code=204, responses=error_responses(404, 409, 422, 503))
 def delete(run_id: str, store: RequestStore) -> Response:
-    """Delete a run with its outcomes; 409 while a process is working on it."""
+    """Delete a run with its outcomes; 409 while a process is executing it."""
     delete_run(store, run_id)
     return Response(status_code=204)
 
@@ -300,14 +300,14 @@ def delete(run_id: str, store: RequestStore) -> Response:
 
 @router.get("/live/runs", response_class=EventSourceResponse)
 async def runs_changed(request: Request) -> AsyncIterator[ServerSentEvent]:
-    """An event whenever any run begins, proceeds, ends or is deleted."""
+    """Stream an event whenever any run begins, progresses, ends or is deleted."""
     async for event in _changes(request, None):
         yield event
 
 
 @router.get("/live/runs/{run_id}", response_class=EventSourceResponse)
 async def run_changed(run_id: str, request: Request) -> AsyncIterator[ServerSentEvent]:
-    """An event whenever this run proceeds, ends or is deleted."""
+    """Stream an event whenever this run progresses, ends or is deleted."""
     async for event in _changes(request, run_id):
         yield event
 
@@ -325,7 +325,7 @@ async def _changes(request: Request, run_id: str | None) -> AsyncIterator[Server
 
 
 def _pulse(stores: StorePool, run_id: str | None) -> tuple[int, ...]:
-    """Numbers that change when runs do; also which runs have a process, since a kill writes nothing."""
+    """Return numbers that change when runs do; also which runs have a process, as a kill writes nothing."""
     with stores.one() as store:
         with store.snapshot() as moment:
             found = moment.pulse(run_id)

@@ -1,6 +1,6 @@
 """One sample of a run as a page and as JSON, with the evidence for each judge's outcome.
 
-The evidence is what speaks for an outcome: claims, marked texts, figures, data and engine calls.
+The evidence consists of claims, marked texts, metrics, data and engine calls.
 """
 
 from __future__ import annotations
@@ -49,31 +49,32 @@ from magistrate.store.outcome_lists import Elsewhere
 from magistrate.types import Abstention, Claim, Outcome, Sample, Span, Step, Verdict
 
 CLAIMS_AT_ONCE = 200
-QUOTE = 300  # characters of a quote in the list; all of it is marked in the text
+QUOTE = 300  # characters of a quote in the list; the text marks all of it
 REASONING = 4_000
 HEATED = 30_000  # characters of an output under a heat map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimLine(ClaimRow):
-    """A claim in the list; `in_output` and `in_context` say whether words are marked there."""
+    """A claim in the list. `in_output` and `in_context` are set if its words are marked there."""
 
     in_output: bool
     in_context: bool
 
     @property
     def anchor(self) -> str:
-        """The id that a link to this claim leads to."""
+        """The id that a link to this claim points to."""
         side = "output" if self.in_output else "context" if self.in_context else "claim"
         return f"{side}-{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A sample with one judge's outcome; `said` is None if the judge has not judged it yet.
+    """A sample with one judge's outcome. `said` is None if the judge has not judged it yet.
 
-    Of `n_claims` those from number `first` on are listed and marked; `chosen` is the number of one of them.
-    `kinds` are the kinds of all marks; `overlap` says whether words are marked by several claims.
+    Of `n_claims`, those from number `first` on are listed and marked, up to a limit; `chosen` is the number
+    of one of them. `kinds` are the kinds of all marks. `overlap` is set if some words are marked by several
+    claims.
     """
 
     said: OutcomeText | None
@@ -93,12 +94,12 @@ class Evidence:
 
     @property
     def last(self) -> int:
-        """The number of the last claim that is listed."""
+        """The number of the last listed claim."""
         return self.first + len(self.claims) - 1
 
 
 def evidence_of(sample: Sample, outcome: Outcome | None, claim: int | None = None) -> Evidence:
-    """The evidence for an outcome, with the claim of this number chosen if there is one."""
+    """Return the evidence for an outcome, with the claim of this number selected, if it exists."""
     verdict = outcome if isinstance(outcome, Verdict) else None
     claims = verdict.claims if verdict else ()
     chosen = claim if claim is not None and 1 <= claim <= len(claims) else None
@@ -145,7 +146,7 @@ def _line(number: int, claim: Claim, sample: Sample) -> ClaimLine:
 
 
 def _stands(quote: Span | None, text: str | None) -> bool:
-    """Whether the quote holds any of the text."""
+    """Return whether the quote covers any of the text."""
     return quote is not None and text is not None and max(quote.start, 0) < min(quote.end, len(text))
 
 
@@ -154,7 +155,7 @@ def _text(title: str, text: str, side: str, marks: list[Mark], chosen: int | Non
 
 
 def _overlap(marks: list[Mark]) -> bool:
-    """Whether any words lie in the quotes of two claims."""
+    """Return whether the quotes of two claims overlap."""
     places = sorted(
         (mark.start, mark.end) for mark in marks if mark.claim is not None and mark.start < mark.end
     )
@@ -162,7 +163,7 @@ def _overlap(marks: list[Mark]) -> bool:
 
 
 def _asked(sample: Sample) -> list[Text]:
-    """The texts of the sample besides its output and its context."""
+    """Return the texts of the sample besides its output and its context."""
     named = [("Input", sample.input), ("Expected", sample.expected)]
     named += [(f"Alternative {at}", text) for at, text in enumerate(sample.alternatives, 1)]
     return [Text(title, blocked(text, ())) for title, text in named if text is not None]
@@ -175,19 +176,19 @@ def _sample_data(sample: Sample, verdict: Verdict | None) -> list[tuple[str, str
 
 
 STEPS_AT_ONCE = 100
-LONGEST = 20_000  # characters of a prompt's or an answer's text that are shown
-OF_THE_SAMPLE = 800  # characters of a sample's text within a prompt; the page has all of it above
-RECOGNISED = 24  # characters that a text must have to be recognised in the middle of a line of a prompt
+LONGEST = 20_000  # characters shown of a prompt or an answer
+OF_THE_SAMPLE = 800  # characters shown of a sample's text within a prompt; the page shows all of it above
+RECOGNISED = 24  # minimum length of a text to be recognised in the middle of a line of a prompt
 OPTIONS = 50
-TEXTS_KNOWN = 50  # the longest texts of the sample, which are looked for in a prompt
+TEXTS_KNOWN = 50  # number of the sample's longest texts that are searched in a prompt
 TEXT_KEYS = ("thinking", "text", "error")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a prompt; `name` says which text of the sample it is, None for the judge's own words.
+    """A part of a prompt. `name` is the name of the sample's text in it, None for the judge's own words.
 
-    Between `text` and `rest` `left_out` characters are missing.
+    Between `text` and `rest`, `left_out` characters are omitted.
     """
 
     text: str
@@ -198,10 +199,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
-    """One engine call, with its result in a few words as `summary`.
+    """One engine call, with a short `summary` of its result.
 
-    `options` are what could be chosen, each with its probability in [0, 1], the likeliest first; `texts` are
-    what was written or went wrong, by name.
+    `options` are the possible choices with their probabilities in [0, 1], the most likely first. `texts`
+    are generated texts and errors, by name.
     """
 
     number: int
@@ -215,7 +216,7 @@ class StepView:
 
 
 def steps_of(sample: Sample, steps: Iterable[Step]) -> tuple[StepView, ...]:
-    """At most `STEPS_AT_ONCE` of the steps, numbered from 1."""
+    """Return at most `STEPS_AT_ONCE` of the steps, numbered from 1."""
     known = _SampleTexts(sample)
     shown = zip(range(1, STEPS_AT_ONCE + 1), steps, strict=False)
     return tuple(_step(number, step, known) for number, step in shown)
@@ -267,7 +268,7 @@ def _summary(result: Mapping[str, Any], options: tuple[tuple[str, float], ...]) 
 
 
 def _cut(text: str, longest: int, name: str | None = None) -> Part:
-    """A text, without its middle if it is longer."""
+    """Return a text, without its middle if it is too long."""
     if len(text) <= longest:
         return Part(text, name)
     kept = longest // 4
@@ -275,10 +276,10 @@ def _cut(text: str, longest: int, name: str | None = None) -> Part:
 
 
 class _SampleTexts:
-    """Finds a sample's texts within prompts, to tell them from the judge's own words.
+    """Finds a sample's texts within prompts, to distinguish them from the judge's own words.
 
-    A step keeps the prompt as plain text, so only texts that are unchanged are found, and short ones only at
-    the end of a line.
+    A step keeps the prompt as plain text, so only unchanged texts are found, and short ones only at the end
+    of a line.
     """
 
     def __init__(self, sample: Sample) -> None:
@@ -291,7 +292,7 @@ class _SampleTexts:
         self._found: dict[str, tuple[Part, ...]] = {}
 
     def parts(self, prompt: str) -> tuple[Part, ...]:
-        """The parts of a message of a prompt, in order."""
+        """Return the parts of a message of a prompt, in order."""
         if prompt not in self._found:
             self._found[prompt] = tuple(self._parts(prompt))
         return self._found[prompt]
@@ -307,7 +308,7 @@ class _SampleTexts:
             yield _cut(prompt[at:], LONGEST)
 
     def _places(self, prompt: str) -> list[tuple[int, int, str]]:
-        """The places of the texts, in order; of two that overlap only the longer one."""
+        """Return the places of the texts, in order; of two that overlap, only the longer one."""
         taken = bytearray(len(prompt))
         places = []
         for text, name in self._texts:
@@ -339,7 +340,7 @@ api = APIRouter(tags=["samples"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A judge's outcome; `right` is None if its label or the true one is not faithful or hallucinated."""
+    """A judge's outcome. `right` is None if its label or the gold label is not faithful or hallucinated."""
 
     judge: str
     kind: Kind
@@ -351,8 +352,8 @@ class Judged:
 class SampleView:
     """A sample with its outcomes.
 
-    `position` is its number in the run, from 0, of `n_samples`. `judges` are all judges of the run, also
-    those without an outcome for this sample; `judge` is the one that is shown, None in a run without judges.
+    `position` is its number in the run, from 0, of `n_samples`. `judges` are all judges of the run, even
+    without an outcome for this sample. `judge` is the selected one, None in a run without judges.
     `previous` and `next` are ids. `elsewhere` has outcomes of the same sample in other runs, newest first.
     """
 
@@ -372,7 +373,7 @@ class SampleView:
 
     @property
     def judged(self) -> Judged | None:
-        """The outcome of the judge that is shown; None if it has not judged the sample yet."""
+        """The outcome of the selected judge; None if it has not judged the sample yet."""
         return next((each for each in self.outcomes if each.judge == self.judge), None)
 
 
@@ -385,7 +386,7 @@ def sample_view(
     wanted: ListFilter = ALL,
     all_steps: bool = False,
 ) -> SampleView:
-    """The sample, with the steps of `judge` (by default the run's first judge) or of all judges.
+    """Return the sample, with the steps of `judge` (by default the run's first judge) or of all judges.
 
     The samples before and after it are those of the list filtered by `wanted`, by default of the run.
     Raises `SpecError` if there is no such run, sample or judge.
@@ -437,18 +438,18 @@ def _judged(sample: Sample, outcome: Outcome) -> Judged:
 def page_by_path(
     request: Request, run_id: str, sample_id: str, store: RequestStore, query: PageParams
 ) -> Response:
-    """The sample of a plain id."""
+    """Show a sample whose id fits into a path."""
     return _page(request, store, run_id, sample_id, query.wanted)
 
 
 @router.get("/runs/{run_id}/sample")
 def page_by_query(request: Request, run_id: str, store: RequestStore, query: PageParams) -> Response:
-    """The sample of an id that no path can carry."""
+    """Show a sample whose id does not fit into a path."""
     return _page(request, store, run_id, id_in_query(request), query.wanted)
 
 
 def id_in_query(request: Request) -> str:
-    """The sample's id in the query, which may be the empty text; 422 if there is none."""
+    """Return the sample's id in the query, which may be empty; 422 if there is none."""
     found = query_of(request).get("id")
     if found is None:
         raise HTTPException(422, "the address says no sample: ?id=… is missing")
@@ -473,7 +474,7 @@ def _page(request: Request, store: Store, run_id: str, sample_id: str, wanted: L
 
 
 def _number(text: str) -> int | None:
-    """A number of a claim; None for anything else."""
+    """Parse the number of a claim; None for anything else."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
@@ -485,37 +486,37 @@ class _Links:
         self._kept = kept
 
     def sample(self, sample_id: str) -> str:
-        """Another sample of the run."""
+        """Return the address of another sample of the run."""
         return sample_address(self._view.run_id, sample_id, **self._kept)
 
     def judge(self, judge: str) -> str:
-        """The same sample by another judge."""
+        """Return the address of the same sample by another judge."""
         return sample_address(self._view.run_id, self._view.sample.id, **{**self._kept, "judge": judge})
 
     def claim(self, number: int, anchor: str) -> str:
-        """The same page with this claim chosen."""
+        """Return the address of the same page with this claim selected."""
         return (
             f"{sample_address(self._view.run_id, self._view.sample.id, **self._kept, claim=number)}#{anchor}"
         )
 
     @property
     def here(self) -> str:
-        """The same page with no claim chosen."""
+        """The same page with no claim selected."""
         return self.sample(self._view.sample.id)
 
     @property
     def data(self) -> str:
-        """The sample and all of its outcomes as data."""
+        """The sample and all of its outcomes as JSON."""
         return sample_address(self._view.run_id, self._view.sample.id, start="/api")
 
     @property
     def run(self) -> str:
-        """The run, its list as it was."""
+        """The run, with the same list."""
         return run_address(self._view.run_id, **self._kept)
 
     @staticmethod
     def elsewhere(run_id: str, sample_id: str, judge: str) -> str:
-        """A sample of another run."""
+        """Return the address of a sample of another run."""
         return sample_address(run_id, sample_id, judge=judge)
 
 
@@ -524,7 +525,7 @@ class _Links:
 
 @api.get("/runs/{run_id}/samples/{sample_id:path}", response_model=SampleView, responses=ERRORS)
 def sample(run_id: str, sample_id: str, store: RequestStore, judge: Name = "") -> Response:
-    """A sample with all of its outcomes and their steps; an id that a path cannot carry goes into a query."""
+    """Get a sample with all outcomes and their steps. Use the query form for ids that do not fit a path."""
     return _data(sample_view(store, run_id, sample_id, judge or None, all_steps=True))
 
 
@@ -536,7 +537,7 @@ def sample_of_any_id(
     id: Annotated[str, Query()],
     judge: Name = "",
 ) -> Response:
-    """The same for an id of any letters at all, or of none."""
+    """Get a sample by an id in the query, which may contain any characters or be empty."""
     return _data(sample_view(store, run_id, id_in_query(request), judge or None, all_steps=True))
 
 

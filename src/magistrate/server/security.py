@@ -1,21 +1,21 @@
 """Checks every request before it reaches the application, and sets headers on every response.
 
-In the order in which a request meets them:
+In the order in which a request passes them:
 
-- `SecurityHeaders` and `HostCheck`: the security headers of every response, and only hosts that are ours;
+- `SecurityHeaders` and `HostCheck`: the security headers of every response, and only known host names;
 - `limits.BodyLimits`: no body that is too long or too slow;
-- `Access`: only with the token or a session, and no request that another site made.
+- `Access`: only with the token or a session, and no request made by another site.
 
-All are plain ASGI around the whole application, so that errors of the framework pass them, too.
+All are plain ASGI around the whole application, so they also apply to errors of the framework.
 
-On requests that another site made: a browser sends its cookies along with requests that other sites cause,
-and without a token anybody may ask a server on 127.0.0.1 anything, so a hostile page could change things in
-the visitor's name (cross-site request forgery). A page cannot set two headers that the browser adds by
-itself: `Sec-Fetch-Site` (W3C, Fetch Metadata Request Headers) and `Origin`. Checking them is among what
-OWASP's cheat sheet asks for; `SameSite` cookies alone do not tell the ports of one host apart. Browsers send
-the first only over HTTPS and to loopback addresses, so elsewhere the second decides. A request with neither
-comes from no browser and passes, unless it brings a cookie, as an old browser might. A bearer token needs no
-such check, since no browser adds one by itself.
+Requests made by another site: a browser sends its cookies along with requests that other sites cause, and
+without a token a server on 127.0.0.1 accepts any request. So a hostile page could change things in the
+visitor's name (cross-site request forgery). A page cannot set two headers that the browser adds itself:
+`Sec-Fetch-Site` (W3C, Fetch Metadata Request Headers) and `Origin`. OWASP's cheat sheet recommends checking
+them; `SameSite` cookies alone do not distinguish the ports of one host. Browsers send the first only over
+HTTPS and to loopback addresses, so elsewhere the second decides. A request with neither does not come from
+a browser and passes, unless it has a cookie, as from an old browser. A bearer token needs no such check,
+since no browser adds one itself.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 STATIC = "/static/"
-HASH_NAME = "v"  # the name in the query of a static file's URL that stands for its contents
+HASH_NAME = "v"  # query field of a static file's URL with the hash of its content
 
 _HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     # Not `no-referrer`: forms would then send `Origin: null`, and where there is no HTTPS a browser sends
-    # nothing else by which its own forms could be told from another site's. No other site learns more.
+    # nothing else to distinguish our own forms from another site's. No other site learns more.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -59,7 +59,7 @@ _HEADERS = {
 
 
 class SecurityHeaders:
-    """Adds to every response the security headers that it does not have yet."""
+    """Adds the security headers to every response that lacks them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -81,7 +81,7 @@ class SecurityHeaders:
 
 
 def _caching(scope: Scope, status: int) -> str:
-    """`Cache-Control`: a year for static files with their hash in the address; pages are not stored."""
+    """Return `Cache-Control`: a year for static files with a hash in the address; pages are not stored."""
     if not scope["path"].startswith(STATIC) or status not in (200, 304):
         return "no-store"
     named = parse_qs(scope["query_string"].decode("latin-1")).get(HASH_NAME)
@@ -92,12 +92,12 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/\s]+)(:[0-9]{1,5})?")
 
 
 class HostCheck:
-    """Lets requests through whose `Host` is a loopback name, the server's own name or an allowed one.
+    """Accepts requests whose `Host` is a loopback name, the server's own name or an allowed one.
 
-    A page on `evil.example` may have that name point at 127.0.0.1 a moment later (DNS rebinding); the browser
-    then takes this server's responses for the page's own. The `Host` header still holds that name. A server
-    that is reached from other machines also answers to any address, since addresses cannot be rebound, and to
-    this machine's name.
+    A page on `evil.example` may make that name point to 127.0.0.1 a moment later (DNS rebinding); the
+    browser then treats this server's responses as the page's own. The `Host` header still contains that
+    name. A server that is reachable from other machines also accepts any address, since addresses cannot be
+    rebound, and this machine's name.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -113,7 +113,7 @@ class HostCheck:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
-            await send({"type": "websocket.close", "code": 1008})  # there are none
+            await send({"type": "websocket.close", "code": 1008})  # no websockets are served
         else:
             given = Headers(scope=scope).getlist("host")
             host = _named(given[0]) if len(given) == 1 else None
@@ -133,7 +133,7 @@ class HostCheck:
 
 
 def _named(header: str) -> str | None:
-    """The host in a `Host` header, without its port; None if it is malformed."""
+    """Return the host in a `Host` header, without its port; None if it is malformed."""
     match = _HOST.fullmatch(header)
     if match is None:
         return None
@@ -149,7 +149,7 @@ CHALLENGE = 'Bearer realm="magistrate"'
 OPEN = ("/healthz", "/readyz")
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
-_OURS = ("same-origin", "none")  # none: the person did it, by an address typed or a bookmark
+_OURS = ("same-origin", "none")  # none: the user typed the address or used a bookmark
 _PORTS = {"http": 80, "https": 443}
 _LOCAL = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]{0,2000}")
 _FORM = "application/x-www-form-urlencoded"
@@ -163,9 +163,9 @@ _FORGED = "another site made this request in your browser; open the page itself 
 
 
 class Sessions:
-    """Who is signed in: at most `MOST_SESSIONS` random ids in memory, each for `seconds` of `clock`.
+    """Active sessions: at most `MOST_SESSIONS` random ids in memory, each for `seconds` of `clock`.
 
-    Only hashes of ids are kept, so the time that a lookup takes says nothing about other ids.
+    Only hashes of ids are kept, so the time of a lookup reveals nothing about other ids.
     """
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
@@ -174,7 +174,7 @@ class Sessions:
         self._ends: OrderedDict[bytes, float] = OrderedDict()
 
     def begin(self) -> str:
-        """The id of a new session."""
+        """Create a session and return its id."""
         while self._ends and (
             len(self._ends) >= MOST_SESSIONS or next(iter(self._ends.values())) <= self._clock()
         ):
@@ -184,11 +184,11 @@ class Sessions:
         return made
 
     def is_active(self, given: str) -> bool:
-        """Whether it is the id of a session that has not ended."""
+        """Return whether it is the id of a session that has not ended."""
         return self._ends.get(_key(given), float("-inf")) > self._clock()
 
     def end(self, given: str) -> None:
-        """End that session, if it is one."""
+        """End that session, if it exists."""
         self._ends.pop(_key(given), None)
 
 
@@ -199,22 +199,22 @@ def _key(given: str) -> bytes:
 class Login:
     """The login form, and the sessions that it begins and ends.
 
-    Visitors who are signed in never wait because others guess tokens.
+    Visitors who are signed in never wait because of others who guess tokens.
     """
 
     def __init__(self, settings: Settings, sessions: Sessions, attempts: TokenAttempts) -> None:
         self._settings = settings
         self._sessions = sessions
         self._attempts = attempts
-        # Cookies do not tell ports apart, and several servers may run on one machine.
+        # Cookies do not distinguish ports, and several servers may run on one machine.
         self._cookie = f"magistrate_session_{settings.port}"
 
     def is_signed_in(self, scope: Scope) -> bool:
-        """Whether a cookie of the request names a session."""
+        """Return whether a cookie of the request names an active session."""
         return any(self._sessions.is_active(each) for each in self._ids(scope))
 
     async def answer(self, request: Request) -> Response | None:
-        """The response at the two paths of signing in and out; None elsewhere."""
+        """Return the response at the two paths for signing in and out; None for other paths."""
         path, method = request.url.path, request.method
         if path == LOGIN and method in ("GET", "HEAD"):
             return self._form(request)
@@ -228,11 +228,11 @@ class Login:
         return refusal(request.scope, 405, f"{path} takes {allowed}", {"allow": allowed})
 
     async def check(self, scope: Scope, token: bytes) -> TokenCheck:
-        """Check a token that came with a request, once it may be checked."""
+        """Check the token of a request when its turn comes."""
         return await self._attempts.check(client_of(scope), token)
 
     def wait(self, scope: Scope) -> int:
-        """Seconds, at least 1, after which a token of this request's address is worth showing."""
+        """Return the seconds, at least 1, after which this address may try a token again."""
         return max(1, ceil(self._attempts.wait(client_of(scope))))
 
     def _form(self, request: Request) -> Response:
@@ -290,7 +290,7 @@ class Login:
         return response
 
     def _ids(self, scope: Scope) -> Iterator[str]:
-        """The values of our cookies: another port of this host may have set one of that name, too."""
+        """Yield the values of our cookies; another port of this host may have set one of the same name."""
         for header in Headers(scope=scope).getlist("cookie"):
             for cookie in header.split(";"):
                 name, _, value = cookie.strip().partition("=")
@@ -299,7 +299,7 @@ class Login:
 
 
 def local_path(text: str) -> str:
-    """`text` if it is a path on this server to go to after signing in, else `/`.
+    """Return `text` if it is a path on this server to go to after signing in, else `/`.
 
     >>> [local_path(text) for text in ("/runs?tag=a", "//evil.example", "https://evil.example", "/logout")]
     ['/runs?tag=a', '/', '/', '/']
@@ -309,7 +309,7 @@ def local_path(text: str) -> str:
 
 
 def login_path(following: str) -> str:
-    """The address of the login form that leads to a path."""
+    """Return the address of the login form that leads to a path."""
     checked = local_path(following)
     return LOGIN if checked == "/" else f"{LOGIN}?{urlencode({'next': checked})}"
 
@@ -318,7 +318,7 @@ def login_path(following: str) -> str:
 
 
 def is_forged(scope: Scope) -> bool:
-    """Whether another site may have made this request; links to pages may come from anywhere."""
+    """Return whether another site may have made this request. Links to pages may come from anywhere."""
     headers = Headers(scope=scope)
     site = headers.get("sec-fetch-site")
     if scope["method"] in SAFE:
@@ -332,13 +332,13 @@ def is_forged(scope: Scope) -> bool:
 
 
 def _is_visit(headers: Headers) -> bool:
-    """Whether the request opens a page in a window, rather than loading a part of another page."""
+    """Return whether the request opens a page in a window, rather than loading a part of another page."""
     shown = headers.get("sec-fetch-dest", "document") == "document"
     return shown and headers.get("sec-fetch-mode", "navigate") == "navigate"
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Whether it is the origin that `Host` names, whatever the scheme: a proxy may have changed that."""
+    """Return whether `Host` matches the origin, ignoring the scheme, which a proxy may have changed."""
     try:
         theirs = urlsplit(origin)
         ours = urlsplit(f"//{host}")
@@ -350,12 +350,12 @@ def _is_same(origin: str, host: str) -> bool:
 
 
 class Access:
-    """Lets requests with the token or a session through; anybody on this machine if there is no token.
+    """Accepts requests with the token or a session; without a token, anybody on this machine.
 
-    Health checks and static files are open. A right bearer token is enough. Without one a request that
-    changes something has to come from this server's own pages, and every request needs the cookie of a
-    session if there is a token. Refusals: 401 for no or a wrong token, 403 for another site, 429 for too
-    many wrong tokens.
+    Health checks and static files are open. A correct bearer token is sufficient. Without one, a request
+    that changes something must come from this server's own pages, and if there is a token every request
+    needs a session cookie. Refusals: 401 for no or a wrong token, 403 for another site, 429 for too many
+    wrong tokens.
     """
 
     def __init__(
@@ -376,11 +376,11 @@ class Access:
         try:
             answer = await self._answer(scope, receive)
         except ClientDisconnect:
-            return  # nobody is left to answer, or `BodyLimits` answers
+            return  # the client is gone, or `BodyLimits` answers
         await (answer or self._app)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response | None:
-        """The response in place of the application's; None if the request may pass."""
+        """Return the response that replaces the application's; None if the request may pass."""
         bearer = _bearer(scope)
         if self._token is not None and bearer is not None:
             return await self._refused_token(scope, bearer)
@@ -407,7 +407,7 @@ def _is_open(path: str) -> bool:
 
 
 def _bearer(scope: Scope) -> bytes | None:
-    """The token of the `Authorization` header; None if there is none, empty if there are several."""
+    """Return the token of the `Authorization` header; None if there is none, empty if there are several."""
     given = Headers(scope=scope).getlist("authorization")
     parts = [each.strip().partition(" ") for each in given]
     tokens = [rest.strip() for scheme, _, rest in parts if scheme.lower() == "bearer"]
@@ -417,7 +417,7 @@ def _bearer(scope: Scope) -> bytes | None:
 
 
 def _sign_in_first(scope: Scope) -> Response:
-    """The response for a visitor without a token: the login form for a browser, else 401."""
+    """Return the response for a visitor without a token: the login form for a browser, else 401."""
     if reads_html(scope):
         is_page = scope["method"] in SAFE
         return RedirectResponse(login_path(_asked(scope) if is_page else "/"), 303)
@@ -428,14 +428,14 @@ def _sign_in_first(scope: Scope) -> Response:
 
 
 def _asked(scope: Scope) -> str:
-    """The path and the query of a request, as they were sent."""
+    """Return the path and the query of a request, as they were sent."""
     path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     query = scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path
 
 
 def _shown(scope: Scope) -> str:
-    """The path of the page from which a script asks."""
+    """Return the path of the page from which a script sent the request."""
     try:
         address = urlsplit(Headers(scope=scope).get("hx-current-url", ""))
     except ValueError:
@@ -444,7 +444,7 @@ def _shown(scope: Scope) -> str:
 
 
 def protect(app: ASGIApp, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> ASGIApp:
-    """The application, reached only by requests that may reach it; `clock` counts seconds."""
+    """Wrap the application so that only permitted requests reach it. `clock` counts seconds."""
     sessions = Sessions(clock, settings.session_seconds)
     guarded = Access(app, settings, sessions, clock)
     return SecurityHeaders(HostCheck(BodyLimits(guarded, settings), settings))

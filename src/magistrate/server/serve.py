@@ -36,9 +36,9 @@ _log = _logging.get("server")
 
 
 def bind(settings: Settings) -> socket.socket:
-    """A socket that listens at the host and port of the settings.
+    """Return a socket that listens at the host and port of the settings.
 
-    Raises `SpecError`, which says what to do, if the port is taken or the address is not this machine's, or
+    Raises `SpecError` with advice if the port is taken or the address does not belong to this machine, or
     if a server without a token could be reached from other machines.
     """
     try:
@@ -47,13 +47,13 @@ def bind(settings: Settings) -> socket.socket:
         )
     except OSError as error:
         raise SpecError(f"the host {settings.host} is not known: {error.strerror}; check --host") from None
-    # A name such as localhost has addresses of both kinds; the older one is reached by more programs.
+    # A name such as localhost has IPv4 and IPv6 addresses; more programs can reach IPv4.
     family, kind, protocol, _, address = sorted(found, key=lambda each: each[0] != socket.AF_INET)[0]
     if settings.token is None and not is_loopback(str(address[0])):
         raise SpecError(f"{settings.host} is {address[0]}, which other machines reach: give a token")
     listener = socket.socket(family, kind, protocol)
     try:
-        if os.name == "posix":  # elsewhere it would let two programs have one port
+        if os.name == "posix":  # elsewhere it would let two programs share one port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
@@ -64,9 +64,9 @@ def bind(settings: Settings) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The address to open in a browser on this machine, such as `http://127.0.0.1:8421/`."""
+    """Return the address to open in a browser on this machine, such as `http://127.0.0.1:8421/`."""
     host, port = listener.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):  # all addresses, which is none that can be opened
+    if host in ("0.0.0.0", "::"):  # all addresses, which cannot be opened as one
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
@@ -86,7 +86,7 @@ def _advice(error: OSError, settings: Settings) -> str:
 
 
 def wrap_app(app: FastAPI, settings: Settings) -> ASGIApp:
-    """The application as it is served: protected, and monitored with `app.state.metrics`."""
+    """Return the application as it is served: protected, and monitored with `app.state.metrics`."""
     return RequestMonitor(protect(app, settings), app.state.metrics)
 
 
@@ -100,9 +100,9 @@ def serve(
 ) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP.
 
-    Then no new connection is accepted, streams of events end, and requests under way have `GRACE_SECONDS` to
-    finish. `started` is called once requests are answered, `ending` when the shutdown begins. Only proxies in
-    `$FORWARDED_ALLOW_IPS` are believed what they say about the addresses of visitors. Raises
+    Then no new connection is accepted, streams of events end, and requests in progress have `GRACE_SECONDS`
+    to finish. `started` is called once requests are answered, `ending` when the shutdown begins. Only
+    proxies in `$FORWARDED_ALLOW_IPS` are trusted to report the addresses of visitors. Raises
     `MagistrateError` if the application cannot start.
     """
     server = make_server(app, settings, started=started, ending=ending)
@@ -110,7 +110,7 @@ def serve(
         try:
             server.run([listener])
         except SystemExit:
-            pass  # uvicorn's way to say that the application did not start; its log said why
+            pass  # raised by uvicorn if the application did not start; its log has the reason
         finally:
             listener.close()
     if not server.started:
@@ -124,7 +124,7 @@ def make_server(
     started: Callable[[], None] = lambda: None,
     ending: Callable[[], None] = lambda: None,
 ) -> Server:
-    """The uvicorn server that `serve` runs."""
+    """Return the uvicorn server that `serve` runs."""
     proxies = os.environ.get(PROXIES_VARIABLE)
     streams = StreamCloser(wrap_app(app, settings))
     config = uvicorn.Config(
@@ -143,9 +143,9 @@ def make_server(
 
 
 class StreamCloser:
-    """The application, with streams of events that can be ended: each is completed, not cut off.
+    """Wraps the application so that its event streams can be ended: each is completed, not cut off.
 
-    A request that is cancelled because the server ends gets a 503, unless its response has begun.
+    A request that is cancelled because the server stops gets a 503, unless its response has begun.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -154,7 +154,7 @@ class StreamCloser:
         self._ending = False
 
     def end(self) -> None:
-        """End all streams of events, also those that begin later."""
+        """End all streams of events, including those that begin later."""
         self._ending = True
         for task in self._open:
             task.cancel()
@@ -192,7 +192,7 @@ class StreamCloser:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn that ends event streams, says when it starts and ends, and does not raise signals again."""
+    """A uvicorn server that ends event streams, reports its start and end, and does not re-raise signals."""
 
     def __init__(
         self,
@@ -217,14 +217,14 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets=sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Shut down; at once if Ctrl-C is pressed again."""
+        """Shut down; immediately if Ctrl-C is pressed again."""
         self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True
 
 
 @contextmanager
 def _ending_on_hangup(server: Server) -> Iterator[None]:
-    """Ends the server also when its terminal is closed, unless it was started with `nohup`."""
+    """Stop the server also when its terminal is closed, unless it was started with `nohup`."""
     number = getattr(signal, "SIGHUP", None)
     in_main = threading.current_thread() is threading.main_thread()
     if number is None or not in_main or signal.getsignal(number) is signal.SIG_IGN:
@@ -239,7 +239,7 @@ def _ending_on_hangup(server: Server) -> Iterator[None]:
 
 @contextmanager
 def _uvicorn_logged() -> Iterator[None]:
-    """Sends what uvicorn logs to our log instead of standard error."""
+    """Redirect uvicorn's log to our log instead of standard error."""
     theirs = logging.getLogger("uvicorn.error")
     bridge, passed_on = _LogBridge(), theirs.propagate
     theirs.addHandler(bridge)
@@ -253,9 +253,9 @@ def _uvicorn_logged() -> Iterator[None]:
 
 class _LogBridge(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        # Its warnings are about one visitor's odd request; anybody could fill the log with them.
+        # Its warnings are about malformed requests of visitors, who could fill the log with them.
         say = _log.error if record.levelno >= logging.ERROR else _log.info
         error = record.exc_info[1] if record.exc_info else None
         more = {"error": f"{type(error).__name__}: {error}"} if error is not None else {}
-        # The last line of a formatted traceback says what it was.
+        # The last line of a formatted traceback is the error message.
         say("server.uvicorn", said=record.getMessage().strip().rpartition("\n")[2], **more)

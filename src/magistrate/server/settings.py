@@ -22,17 +22,17 @@ _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(\.(?!-)[a-z0-9_-]{1,63})*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where a server listens, which store it shows and who may use it.
+    """The settings of a server: its address, its store and its access rules.
 
-    `store` is a path or a URL, which may hold a password; `shown_store` holds none. `host` is an address or
-    a name; `port` 0 stands for any free one. With a `token` every visitor has to show it; without one
-    anybody on this machine may look, so any other `host` needs a token. `allowed_hosts` are further names
-    for this server in `Host` headers. The body of a request has at most `body_bytes` and must arrive within
-    `body_seconds`, its head within `head_seconds`; a client that reads nothing for `write_seconds` is
-    disconnected. One address has at most `connections_each` connections at a time. A session lasts
-    `session_seconds`. With `watch` it takes spans over OTLP, within `otlp`, and at `grpc_port`, if there is
-    one, by gRPC; what has come is judged by its `rules`, and `rule_file` says what is done beside. `guard` is
-    the judge that `POST /api/guard` asks, `guard_model` its model. Raises `SpecError`.
+    `store` is a path or a URL, which may contain a password; `shown_store` does not. `host` is an address
+    or a name; `port` 0 means any free one. With a `token` every visitor has to present it. Without one,
+    anybody on this machine has access, so any other `host` requires a token. `allowed_hosts` are further
+    names for this server in `Host` headers. The body of a request has at most `body_bytes` and must arrive
+    within `body_seconds`, its head within `head_seconds`. A client that reads nothing for `write_seconds`
+    is disconnected. One address may have `connections_each` connections at a time. A session lasts
+    `session_seconds`. With `watch`, the server receives spans over OTLP, within the limits `otlp`, and over
+    gRPC at `grpc_port`, if set. They are judged by its `rules`; `rule_file` defines further actions.
+    `guard` is the judge of `POST /api/guard`, `guard_model` its model. Raises `SpecError`.
     """
 
     store: str = field(repr=False)
@@ -66,7 +66,7 @@ class Settings:
             raise SpecError(f"a server on {self.host} is reached from other machines and needs a token")
 
     def most_bytes(self, path: str) -> int:
-        """How long the body of a request to a path may be."""
+        """Return the maximum length of the body of a request to a path."""
         return self.otlp.packed_bytes if self.watch and path in PATHS else self.body_bytes
 
     @property
@@ -76,7 +76,7 @@ class Settings:
 
 
 def check_token(token: str) -> None:
-    """Raise `SpecError`, which does not quote the token, if it is too short or cannot be in a header."""
+    """Raise `SpecError`, without quoting the token, if it is too short or not allowed in a header."""
     if not _TOKEN.fullmatch(token):
         raise SpecError(
             f"a token has {SHORTEST_TOKEN} to {LONGEST_TOKEN} letters, digits and signs of ASCII, no blanks; "
@@ -86,9 +86,9 @@ def check_token(token: str) -> None:
 
 
 def host_name(name: str) -> str:
-    """A host in its normal form: lower case, no brackets, no final dot; an address in its short form.
+    """Normalize a host: lower case, no brackets, no final dot; an address in its short form.
 
-    Raises `SpecError` for anything that is no name or address, such as a URL or a name with a port.
+    Raises `SpecError` for anything that is not a name or address, such as a URL or a name with a port.
 
     >>> host_name("[::1]"), host_name("Judge.example.")
     ('::1', 'judge.example')
@@ -106,7 +106,7 @@ def host_name(name: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there; of names, `localhost` alone.
+    """Return whether only this machine can reach the host; among names, only `localhost`.
 
     >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "box")]
     [True, True, True, False, False]
@@ -123,7 +123,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an address rather than a name."""
+    """Return whether the host is an address rather than a name."""
     try:
         ip_address(host)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What the server keeps between requests: open stores, background jobs, and cached values.
+"""State that the server keeps between requests: open stores, background jobs, and cached values.
 
-A job is for what takes longer than a page may. The figures of a finished run are counted once, in the
-background, and kept in the store; what is derived from them for one page is cached in memory.
+A job is for work that takes too long for a page. The metrics of a finished run are computed once, in the
+background, and stored. Values derived from them for one page are cached in memory.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from magistrate.store import Snapshot, Store
 # --- open stores ------------------------------------------------------------------------------------
 
 
-BUSY_SECONDS = 5.0  # how long a page waits for another program's write before it says so
+BUSY_SECONDS = 5.0  # how long a page waits for another program's write before it fails
 
 
 class StorePool:
-    """Open stores at one place; an unused one is kept for the next request."""
+    """A pool of open stores at one place. An unused store is kept for the next request."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -41,7 +41,7 @@ class StorePool:
 
     @contextmanager
     def one(self) -> Iterator[Store]:
-        """An open store for the duration of the block. Raises `StoreError` if it cannot be opened."""
+        """Yield an open store for the duration of the block. Raises `StoreError` if it cannot be opened."""
         try:
             store = self._waiting.get_nowait()
         except Empty:
@@ -61,7 +61,7 @@ class StorePool:
 
 
 def stores_of(request: Request) -> StorePool:
-    """The stores of the application that a request came to."""
+    """Return the stores of the application that handles a request."""
     found: StorePool = request.app.state.stores
     return found
 
@@ -93,7 +93,7 @@ _log = _logging.get("server")
 
 @dataclass(frozen=True, slots=True)
 class Finished(Generic[T]):
-    """The result of a job, and how many seconds it took."""
+    """The result of a job, and its duration in seconds."""
 
     value: T
     seconds: float
@@ -101,7 +101,7 @@ class Finished(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A job without a result yet: `ahead` other jobs come before it; `done` is finished when it is."""
+    """A job without a result yet, after `ahead` other jobs. `done` completes when it is finished."""
 
     ahead: int
     done: Future[None] = field(repr=False, compare=False)
@@ -109,26 +109,26 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why there is no result; `error` is what the job raised, None if the queue did not take it."""
+    """Why there is no result. `error` is the job's exception, None if the queue rejected the job."""
 
     message: str
     error: Exception | None = None
 
     @property
     def status(self) -> int:
-        """The HTTP status of a response that says this."""
+        """The HTTP status of a response that reports this."""
         return 503 if self.error is None else status_of(self.error)
 
 
 class JobQueue:
-    """Background jobs, one for each key, with their newest `kept` results.
+    """Background jobs, one per key, with their newest `kept` results.
 
-    At most `workers` jobs run at a time, each in a thread that exists only while there is work;
-    `most_waiting` more may wait, and they start in the order in which they were submitted. Submitting a key
-    again while its job is there gives that job, or its result. Results that were not asked for the longest
-    are dropped first, unfinished jobs never. An error is a result, too, kept for `error_seconds` of `clock`.
+    At most `workers` jobs run at a time, each in a thread that exists only while there is work.
+    `most_waiting` more may wait; they start in the order of submission. Submitting a key again returns its
+    existing job or result. The least recently requested results are dropped first, unfinished jobs never.
+    An error is a result too, kept for `error_seconds` of `clock`.
 
-    All methods may be called from any thread.
+    All methods are thread-safe.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class JobQueue:
     ) -> None:
         self._name, self._workers, self._most_waiting = name, workers, most_waiting
         self._kept, self._error_seconds, self._clock = kept, error_seconds, clock
-        self._jobs: OrderedDict[Hashable, _Job] = OrderedDict()  # asked for last comes last
+        self._jobs: OrderedDict[Hashable, _Job] = OrderedDict()  # least recently requested first
         self._waiting: deque[_Job] = deque()
         self._n_running = 0
         self._threads: set[Thread] = set()
@@ -151,7 +151,7 @@ class JobQueue:
         self._lock = Lock()
 
     def submit(self, key: Hashable, work: Callable[[], T]) -> Finished[T] | Pending | Refused:
-        """The result for this key; else its job, which calls `work`. The key says all it depends on."""
+        """Return the result for this key, else its job, which calls `work`. The key determines the result."""
         with self._lock:
             found = self._find(key)
             if found is not None:
@@ -169,12 +169,12 @@ class JobQueue:
             return self._pending(job)
 
     def find(self, key: Hashable) -> Finished[Any] | Pending | Refused | None:
-        """The same without starting a job: None if the key was never submitted, or was dropped."""
+        """Return the result or job without starting one; None if the key is unknown or was dropped."""
         with self._lock:
             return self._find(key)
 
     def cancel(self, key: Hashable) -> bool:
-        """Take a waiting job out of the queue; False if there is none, or it is running or finished."""
+        """Remove a waiting job from the queue; False if there is none, or it is running or finished."""
         with self._lock:
             job = self._jobs.get(key)
             if job is None or job not in self._waiting:
@@ -185,7 +185,7 @@ class JobQueue:
         return True
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Start no more jobs; waits at most `seconds` for those that are running."""
+        """Start no more jobs, and wait at most `seconds` for those that are running."""
         with self._lock:
             self._closed = True
             dropped, threads = list(self._waiting), list(self._threads)
@@ -198,12 +198,12 @@ class JobQueue:
 
     @property
     def n_running(self) -> int:
-        """How many jobs are running."""
+        """The number of running jobs."""
         return self._n_running
 
     @property
     def n_unfinished(self) -> int:
-        """How many jobs are running or waiting."""
+        """The number of running and waiting jobs."""
         with self._lock:
             return self._n_running + len(self._waiting)
 
@@ -222,7 +222,7 @@ class JobQueue:
         return Pending(self._waiting.index(job) + self._n_running if waits else 0, job.done)
 
     def _work(self) -> None:
-        """What a thread does: job after job until none waits."""
+        """Run jobs in this thread until none waits."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -248,7 +248,7 @@ class _Job:
         self.result: Finished[Any] | Refused | None = None
         self.finished = 0.0
         self.done: Future[None] = Future()
-        self.done.set_running_or_notify_cancel()  # one waiter that gives up does not end it for the others
+        self.done.set_running_or_notify_cancel()  # so that a waiter cannot cancel it for the others
 
     def finish(self, result: Finished[Any] | Refused, now: float) -> None:
         self.result, self.finished = result, now
@@ -260,7 +260,7 @@ def _result(work: Callable[[], Any], seconds: Callable[[], float]) -> Finished[A
     try:
         return Finished(work(), seconds())
     except MagistrateError as error:
-        return Refused(str(error), error.with_traceback(None))  # its frames may hold large values
+        return Refused(str(error), error.with_traceback(None))  # its frames may keep large values alive
     except Exception as error:
         kind = type(error).__name__
         last = extract_tb(error.__traceback__)[-1]
@@ -271,9 +271,9 @@ def _result(work: Callable[[], Any], seconds: Callable[[], float]) -> Finished[A
 
 
 class LRUCache:
-    """At most `size` values by key; the one that was not asked for the longest is dropped first.
+    """At most `size` values by key; the least recently used one is dropped first.
 
-    All methods may be called from any thread. None is not kept.
+    All methods are thread-safe. None is not stored.
     """
 
     def __init__(self, size: int = CACHE_SIZE) -> None:
@@ -282,14 +282,14 @@ class LRUCache:
         self._lock = Lock()
 
     def get(self, key: Hashable) -> Any:
-        """The value of this key; None if there is none."""
+        """Return the value of this key, or None."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
             return self._values.get(key)
 
     def put(self, key: Hashable, value: Any) -> None:
-        """Keep a value, in place of the one that this key had."""
+        """Store a value, replacing an earlier one of this key."""
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)
@@ -297,7 +297,7 @@ class LRUCache:
                 self._values.popitem(last=False)
 
     def get_or_make(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of this key, which `make` gives the first time. The key says all it depends on."""
+        """Return the value of this key, calling `make` the first time. The key must determine the value."""
         found = self.get(key)
         if found is None:
             found = make()
@@ -307,7 +307,7 @@ class LRUCache:
 
 
 def jobs_of(request: Request) -> JobQueue:
-    """The background jobs of the application that a request came to."""
+    """Return the background jobs of the application that handles a request."""
     found: JobQueue = request.app.state.jobs
     return found
 
@@ -315,15 +315,15 @@ def jobs_of(request: Request) -> JobQueue:
 # --- figures of runs --------------------------------------------------------------------------------
 
 
-SWEEP_SECONDS = 5.0  # between two looks for runs that have stopped and were not counted
+SWEEP_SECONDS = 5.0  # interval at which stopped runs without metrics are searched
 SWEEP_AT_ONCE = 20
 LATEST_KEPT = 50
 
 
 class RunCounter:
-    """Counts the figures of runs in the background: those asked for, and any that are not counted yet.
+    """Computes the metrics of runs in the background: on request, and for any run that lacks them.
 
-    The store keeps the figures of runs that have stopped. Those of a run under way are in `latest`.
+    The store keeps the metrics of stopped runs. Those of runs in progress are in `latest`.
     """
 
     def __init__(self, stores: StorePool) -> None:
@@ -335,27 +335,27 @@ class RunCounter:
         self._thread = Thread(target=self._sweep, name="magistrate-sweep", daemon=True)
 
     def start(self) -> None:
-        """Begin to look for runs that are not counted yet, newest first."""
+        """Begin to search for runs without metrics, newest first."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Count nothing more; waits a while for the run that is being counted."""
+        """Stop computing; waits a while for the current run."""
         self._stopped.set()
         self._jobs.close()
         if self._thread.is_alive():
             self._thread.join(timeout=SWEEP_SECONDS)
 
     def ask(self, run_id: str) -> Finished[None] | Pending | Refused:
-        """Let this run be counted."""
+        """Request the metrics of this run."""
         return self._jobs.submit(run_id, partial(self._count, run_id))
 
     def latest(self, run_id: str) -> RunFigures | None:
-        """What was counted of a run last, if that was not long ago."""
+        """Return the last computed metrics of a run, if they are recent."""
         found: RunFigures | None = self._latest.get(run_id)
         return found
 
     def _sweep(self) -> None:
-        """One uncounted run at a time, so that a run that somebody asks for waits for one other at most."""
+        """Process one run at a time, so that a requested run waits for at most one other."""
         while not self._stopped.is_set():
             run_id = self._uncounted()
             job = None if run_id is None else self.ask(run_id)
@@ -381,17 +381,17 @@ class RunCounter:
                     kept, _ = moment.figures(run_id, MADE_BY)
         except SpecError:
             return  # the run was deleted
-        except Exception as error:  # one run must not end the counting of all others
+        except Exception as error:  # an error of one run must not stop the others
             _log.warning("counter.refused", run=run_id, reason=f"{type(error).__name__}: {error}")
             self._failed.add(run_id)
             return
         if kept < found.revision and found.report.run.status != "running":
-            self._failed.add(run_id)  # the store cannot be written to: do not count the same run for ever
+            self._failed.add(run_id)  # the store is read-only: do not compute the same run forever
         self._latest.put(run_id, found)
 
 
 class RunCache:
-    """Values that are computed from stored runs, by keys that say all they depend on."""
+    """Cached values computed from stored runs, by keys that determine them."""
 
     def __init__(self, stores: StorePool, jobs: JobQueue, counter: RunCounter) -> None:
         self.counter = counter
@@ -400,11 +400,11 @@ class RunCache:
         self._values = LRUCache()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of this key, which `make` gives the first time; None is not kept."""
+        """Return the value of this key, calling `make` the first time; None is not cached."""
         return self._values.get_or_make(key, make)
 
     def get_in_background(self, key: Hashable, make: Callable[[Snapshot], T]) -> T | Refused | None:
-        """What `make` gives in a background job, or why it gives nothing; None until it is done."""
+        """Return the result of `make` in a background job, or why there is none; None until it is done."""
 
         def work() -> T:
             with self._stores.one() as store, store.snapshot() as moment:
@@ -417,6 +417,6 @@ class RunCache:
 
 
 def run_cache_of(request: Request) -> RunCache:
-    """The cache of the application that a request came to."""
+    """Return the cache of the application that handles a request."""
     found: RunCache = request.app.state.run_cache
     return found

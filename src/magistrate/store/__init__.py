@@ -1,4 +1,4 @@
-"""Where runs are kept: an SQLite file or a PostgreSQL database."""
+"""Storage of runs in an SQLite file or a PostgreSQL database."""
 
 from magistrate.store.connection import RunLock
 from magistrate.store.datasets import DatasetVersion

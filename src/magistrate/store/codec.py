@@ -1,8 +1,8 @@
-"""Lossless encoding of values as ASCII JSON text, and decoding.
+"""Encode values losslessly as ASCII JSON text, and decode them.
 
-ASCII JSON carries what a database's own text cannot: NUL characters and lone surrogates. What JSON has
-no word for is tagged: `{"$tuple": […]}`, `{"$float": "nan"}`, and `{"$map": [[key, value], …]}` for a
-mapping whose keys are not all strings or could be taken for a tag.
+ASCII JSON can represent what database text cannot: NUL characters and lone surrogates. Values that JSON
+cannot represent are tagged: `{"$tuple": […]}`, `{"$float": "nan"}`, and `{"$map": [[key, value], …]}` for a
+mapping whose keys are not all strings or look like a tag.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_DEPTH = 100
 
 
 def dumps(value: Any, *, sort_keys: bool = False) -> str:
-    """`value` as compact ASCII JSON; `InputError` says where a value stands that cannot be stored."""
+    """Encode `value` as compact ASCII JSON. `InputError` names the place of a value that cannot be stored."""
     try:
         return json.dumps(
             _plain(value, "$", 0),
@@ -37,7 +37,7 @@ def dumps(value: Any, *, sort_keys: bool = False) -> str:
 
 
 def loads(text: str) -> Any:
-    """What `dumps` was given; `StoreError` where the text is damaged."""
+    """Decode text that `dumps` wrote. Raises `StoreError` if it is damaged."""
     try:
         if not text.isascii():
             raise ValueError("it holds what is not ASCII")
@@ -48,7 +48,7 @@ def loads(text: str) -> Any:
 
 @contextmanager
 def naming(what: str, sample_id: str) -> Iterator[None]:
-    """Turn what a damaged document raises into a `StoreError` that names whose it is."""
+    """Convert the errors of a damaged document into a `StoreError` that names the sample."""
     try:
         yield
     except (StoreError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -91,14 +91,14 @@ def _untagged(value: dict[str, Any]) -> Any:
     return value
 
 
-_DECODER = json.JSONDecoder(object_hook=_untagged)  # `json.loads` would make one a call
+_DECODER = json.JSONDecoder(object_hook=_untagged)  # `json.loads` would create one per call
 
 
 # --- samples ------------------------------------------------------------------------------------
 
 
 def sample_body(sample: Sample) -> str:
-    """A sample's canonical content: everything but its id; fields that hold nothing are left out."""
+    """Encode a sample's canonical content: everything but its id. Empty fields are left out."""
     fields = {
         "output": sample.output,
         "context": list(sample.context),
@@ -115,12 +115,12 @@ def sample_body(sample: Sample) -> str:
 
 
 def sample_key(body: str) -> str:
-    """The sha256 of a sample's canonical content, in hexadecimal."""
+    """Return the sha256 of a sample's canonical content, in hexadecimal."""
     return sha256(body.encode("ascii")).hexdigest()
 
 
 def sample_from(sample_id: str, body: str) -> Sample:
-    """The sample that `sample_body` was given; `StoreError` names one that is damaged."""
+    """Decode a sample that `sample_body` encoded. Raises `StoreError` with its id if it is damaged."""
     with naming("sample", sample_id):
         fields = loads(body)
         return Sample(
@@ -141,7 +141,7 @@ def sample_from(sample_id: str, body: str) -> Sample:
 
 
 def claims_plain(claims: Sequence[Claim]) -> list[dict[str, Any]]:
-    """Claims as JSON values."""
+    """Return claims as JSON values."""
     return [
         {
             "kind": claim.kind,
@@ -158,7 +158,7 @@ def claims_plain(claims: Sequence[Claim]) -> list[dict[str, Any]]:
 
 
 def claims_from(values: Sequence[Mapping[str, Any]]) -> tuple[Claim, ...]:
-    """The claims that `claims_plain` was given."""
+    """Restore the claims that `claims_plain` wrote."""
     return tuple(
         Claim(
             kind=value["kind"],
@@ -175,7 +175,7 @@ def claims_from(values: Sequence[Mapping[str, Any]]) -> tuple[Claim, ...]:
 
 
 def steps_body(steps: Sequence[Step]) -> str:
-    """Steps as JSON text."""
+    """Encode steps as JSON text."""
     return dumps(
         [
             {
@@ -191,7 +191,7 @@ def steps_body(steps: Sequence[Step]) -> str:
 
 
 def steps_from(body: str) -> tuple[Step, ...]:
-    """The steps that `steps_body` was given."""
+    """Decode steps that `steps_body` encoded."""
     return tuple(
         Step(
             verb=value["verb"],
@@ -205,22 +205,22 @@ def steps_from(body: str) -> tuple[Step, ...]:
 
 
 def recipes_body(recipes: Mapping[str, Recipe]) -> str:
-    """Recipes by judge as JSON text."""
+    """Encode recipes by judge as JSON text."""
     return dumps({judge: asdict(recipe) for judge, recipe in recipes.items()})
 
 
 def recipes_from(body: str) -> dict[str, Recipe]:
-    """The recipes that `recipes_body` was given."""
+    """Decode recipes that `recipes_body` encoded."""
     return {judge: Recipe(**value) for judge, value in loads(body).items()}
 
 
 def scoring_body(scoring: Mapping[str, Scoring]) -> str:
-    """How scores are read, by judge, as JSON text."""
+    """Encode the scoring by judge as JSON text."""
     return dumps({judge: asdict(each) for judge, each in scoring.items()})
 
 
 def scoring_from(body: str) -> dict[str, Scoring]:
-    """The scoring that `scoring_body` was given."""
+    """Decode the scoring that `scoring_body` encoded."""
     return {judge: _scoring(value) for judge, value in loads(body).items()}
 
 

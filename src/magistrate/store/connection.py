@@ -1,4 +1,4 @@
-"""Connections to a store: what its place means, transactions, locks on runs, and what errors mean."""
+"""Connections to a store: parsing its place, transactions, locks on runs, and error messages."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from magistrate.store.schema import is_server
 CLOSED = "it was closed; open it again"
 _KNOWN = "known: a path, sqlite:///PATH, postgresql://USER@HOST/DATABASE"
 _SERVERS = ("postgresql", "postgres", "postgresql+psycopg")
-# What tells two stores on one server apart; anything else in a URL might be a secret.
+# The parameters that distinguish stores on one server; anything else in a URL might be a secret.
 _SHOWN = ("host", "port", "options")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Place:
-    """Where a store is: a `path`, or the `url` of a server's database.
+    """The location of a store: a `path`, or the `url` of a server's database.
 
-    `words` open it again and may hold a password; `shown` are for people and hold none.
+    `words` open it again and may contain a password; `shown` is for people and does not.
     """
 
     path: Path | None
@@ -46,7 +46,7 @@ class Place:
 
 
 def place_of(place: str | os.PathLike[str]) -> Place:
-    """The place that a path or a URL names; `SpecError` for anything else."""
+    """Parse a path or a URL. Raises `SpecError` for anything else."""
     words = os.fspath(place)
     if "://" not in words:
         path = _checked_path(words)
@@ -55,7 +55,7 @@ def place_of(place: str | os.PathLike[str]) -> Place:
     try:
         url = make_url(words)
     except (ArgumentError, ValueError):
-        # The words may hold a password, and the error quotes them: neither is shown.
+        # The words may contain a password, and the error quotes them, so neither is shown.
         raise SpecError(f"a store's URL {scheme}://… cannot be read; {_KNOWN}") from None
     if url.drivername == "sqlite" and not url.host and not url.query:
         path = _checked_path(url.database or "")
@@ -73,13 +73,13 @@ def place_of(place: str | os.PathLike[str]) -> Place:
 
 
 def exists(place: str | os.PathLike[str]) -> bool:
-    """Whether there is a file. A server is taken to exist; opening it says otherwise."""
+    """Return whether the file exists. True for a server, where opening it fails if it does not exist."""
     path = place_of(place).path
     return path is None or path.exists()
 
 
 def open_engine(place: Place, busy_seconds: float) -> Engine:
-    """An engine on the store at `place`, which is created or upgraded first."""
+    """Return an engine on the store at `place`, which is created or upgraded first."""
     with explained(place.shown):
         if place.path is not None:
             engine = sqlite.engine_on(place.path, busy_seconds)
@@ -108,23 +108,23 @@ def open_engine(place: Place, busy_seconds: float) -> Engine:
 
 
 def for_reading(connection: Connection) -> Connection:
-    """The connection, made to answer from one moment's state for as long as a transaction lasts."""
-    if is_server(connection):  # SQLite does so anyway
+    """Return the connection, set to read a consistent snapshot during a transaction."""
+    if is_server(connection):  # SQLite always does
         return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return connection
 
 
 def for_writing(connection: Connection) -> Connection:
-    """The connection, made to take SQLite's write lock when a transaction begins.
+    """Return the connection, set to take SQLite's write lock when a transaction begins.
 
-    A transaction that reads first and writes later can be refused at once, without waiting.
+    Otherwise a transaction that reads first and writes later may fail at once, without waiting.
     """
     return connection.execution_options(writes=True)
 
 
 @contextmanager
 def explained(shown: str) -> Iterator[None]:
-    """Turn a database's error into a `StoreError` that names the store and says what to do."""
+    """Convert a database error into a `StoreError` that names the store and gives advice."""
     try:
         yield
     except StoreError as error:
@@ -136,7 +136,7 @@ def explained(shown: str) -> Iterator[None]:
     except (StatementError, OverflowError) as error:
         raise StoreError(f"store {shown}: {_advice(error)}") from error
     except Exception as error:
-        # What a driver raises while it connects does not come through SQLAlchemy.
+        # Errors that a driver raises while connecting are not wrapped by SQLAlchemy.
         if not (isinstance(error, sqlite3.Error) or _is_psycopg(error)):
             raise
         raise StoreError(f"store {shown}: {_advice(error)}") from error
@@ -170,7 +170,7 @@ Value = TypeVar("Value")
 
 
 class Transactions:
-    """Transactions of an open store: one connection that writes, and a new one for every read."""
+    """Transactions of an open store: one connection for writing, and a new one for every read."""
 
     def __init__(
         self, place: Place, engine: Engine, clock: Callable[[], datetime], randomness: random.Random
@@ -183,19 +183,19 @@ class Transactions:
 
     @property
     def place(self) -> str:
-        """What opens this store again: a path, or a URL with the password if it has one."""
+        """The place that opens this store again: a path, or a URL with its password."""
         return self._place.words
 
     @property
     def shown(self) -> str:
-        """The place without a password, for people to read."""
+        """The place without a password, for people."""
         return self._place.shown
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.shown!r})"
 
     def close(self) -> None:
-        """Close the connections; the store cannot be used afterwards."""
+        """Close the connections. The store cannot be used afterwards."""
         self._writer.close()
         self._engine.dispose()
 
@@ -214,9 +214,9 @@ class Transactions:
 
     @contextmanager
     def _writing_for_good(self) -> Iterator[Connection]:
-        """As `_writing`, and once it has returned a power cut loses nothing of it either."""
+        """Open a transaction like `_writing` whose commit also survives a power failure."""
         with explained(self.shown):
-            if self._place.path is None:  # a server waits for its disk anyway
+            if self._place.path is None:  # a server always waits for its disk
                 with self._writer.begin():
                     yield self._writer
                 return
@@ -225,7 +225,7 @@ class Transactions:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        """A connection whose answers are all of one moment's state."""
+        """Open a connection that reads a consistent snapshot."""
         with explained(self.shown):
             if self._writer.closed:
                 raise StoreError(CLOSED)
@@ -235,7 +235,7 @@ class Transactions:
                         yield connection
                 finally:
                     if self._writer.closed:
-                        # A stream that outlives its store has no pool to give its connection back to.
+                        # A stream that outlives its store cannot return its connection to a pool.
                         connection.invalidate()
 
     def _stream(self, question: Callable[[Connection], Iterator[Value]]) -> Iterator[Value]:
@@ -255,14 +255,14 @@ class Transactions:
 
 
 class RunLock:
-    """The right to judge one run, until it is let go or the process ends; a context manager."""
+    """An exclusive lock to judge one run, until it is released or the process ends; a context manager."""
 
     def __init__(self, run_id: str, release: Callable[[], None]) -> None:
         self.run_id = run_id
         self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
-        """Let others judge the run; again does nothing."""
+        """Release the lock. A second call does nothing."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -277,13 +277,13 @@ class RunLock:
 
 
 def _busy(run_id: str, holder: str) -> StoreError:
-    """The error of a run that somebody else is judging; `holder` says who, if that is known."""
+    """Return the error for a run that another process is judging. `holder` names it, if known."""
     by = f"another process ({holder})" if holder else "another process"
     return StoreError(f"run {run_id} is being judged by {by}; wait for it or end it")
 
 
 def hold(place: Place, engine: Engine, run_id: str) -> RunLock:
-    """Take the run's lock, or raise `StoreError` naming who has it: one process at a time may judge a run."""
+    """Lock the run, so that only one process judges it. Raises `StoreError` with the holder if locked."""
     if place.path is None:
         return _hold_session(engine, run_id)
     release = sqlite.try_lock(place.path, run_id)
@@ -293,7 +293,7 @@ def hold(place: Place, engine: Engine, run_id: str) -> RunLock:
 
 
 def held(place: Place, engine: Engine, run_id: str) -> bool:
-    """Does some process hold the run's lock?"""
+    """Return whether a process holds the run's lock."""
     if place.path is not None:
         return sqlite.is_locked(place.path, run_id)
     with engine.connect() as connection:
@@ -301,9 +301,9 @@ def held(place: Place, engine: Engine, run_id: str) -> bool:
 
 
 def _hold_session(engine: Engine, run_id: str) -> RunLock:
-    """Take an advisory lock of the server, which it frees when this connection ends, however it does."""
+    """Take an advisory lock of the server, which is freed when this connection ends for any reason."""
     connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-    # Not the pool's any more: closing it ends the session.
+    # Detached from the pool, so that closing it ends the session.
     connection.detach()
     try:
         if not postgres.try_lock(connection, run_id):
@@ -313,8 +313,8 @@ def _hold_session(engine: Engine, run_id: str) -> RunLock:
         raise
 
     def release() -> None:
-        # The server frees the lock a moment after the connection has ended; others should not see that.
-        # Where the connection is lost, so is the lock.
+        # The server frees the lock only some time after the connection has ended, so unlock explicitly.
+        # If the connection is lost, so is the lock.
         with connection, suppress(DBAPIError):
             postgres.unlock(connection, run_id)
 

@@ -1,8 +1,8 @@
 """Stored data sets: each content is stored once, by its hash, under names with versions.
 
-The digest of a content is the sha256 over its samples' ids and content keys, in order. A version is
-written last, when its content is whole: what an interrupted addition leaves has no name, is completed
-when the same content is added again, and goes when any data set is deleted.
+The digest of a content is the sha256 over its samples' ids and content keys, in order. A version is written
+last, when its content is complete. The content of an interrupted addition has no name. It is completed when
+the same content is added again, and deleted when any data set is deleted.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _FILLED_ANEW = 5
 
 @dataclass(frozen=True, slots=True)
 class DatasetVersion:
-    """One version of a stored data set; versions count from 1, times are in UTC.
+    """One version of a stored data set. Versions count from 1; times are in UTC.
 
-    `source` is what the samples came from, in words. `new` where the call that answers this made it.
+    `source` describes the origin of the samples. `new` is set if the call that returned this created it.
     """
 
     name: str
@@ -65,7 +65,7 @@ class DatasetVersion:
 
     @property
     def ref(self) -> str:
-        """`NAME@VERSION`, which means this version for ever."""
+        """`NAME@VERSION`, a permanent reference to this version."""
         return f"{self.name}@{self.version}"
 
 
@@ -73,7 +73,7 @@ class DatasetVersion:
 
 
 def checked_name(name: str) -> str:
-    """A name that a data set may have, in Unicode's composed form; `SpecError` for another."""
+    """Return a valid data set name in Unicode's composed form. Raises `SpecError` for an invalid one."""
     name = unicodedata.normalize("NFC", name)
     if not name.strip() or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
         why = f"names are 1 to {LONGEST_NAME} visible characters, without blanks around them"
@@ -89,18 +89,18 @@ def checked_name(name: str) -> str:
 
 
 def parse_ref(ref: str) -> tuple[str, int | None]:
-    """The name and the version of `NAME` or `NAME@2`; `SpecError` where that is no number."""
+    """Parse `NAME` or `NAME@2` into name and version. Raises `SpecError` if the version is not a number."""
     name, at, number = ref.partition("@")
     if at and not (number.isascii() and number.isdigit() and len(number) < 10):
         raise SpecError(f"a version is a number from 1 on, such as {shown(name)}@2; got {shown(ref)}")
     return unicodedata.normalize("NFC", name), int(number) if at else None
 
 
-# --- questions and changes, each within the caller's transaction ------------------------------------
+# --- queries and changes, each within the caller's transaction --------------------------------------
 
 
 def versions_where(connection: Connection, *, name: str | None = None) -> list[DatasetVersion]:
-    """Which versions are there, of this name or of all, by name and number?"""
+    """Return the versions of this name, or all versions, by name and number."""
     asked = select(dataset_versions, dataset_contents.c.n_samples).join(dataset_contents)
     if name is not None:
         asked = asked.where(dataset_versions.c.name == name)
@@ -112,12 +112,12 @@ def versions_where(connection: Connection, *, name: str | None = None) -> list[D
 
 
 def require_version(connection: Connection, ref: str) -> DatasetVersion:
-    """The version that `NAME@2` means, the newest for `NAME`; `SpecError` lists near ones."""
+    """Return the version `NAME@2`, or the newest for `NAME`. `SpecError` lists similar names."""
     return _require(connection, ref)[-1]
 
 
 def _require(connection: Connection, ref: str) -> list[DatasetVersion]:
-    """All versions that are meant: one for `NAME@2`, every one for `NAME`."""
+    """Return the matching versions: one for `NAME@2`, all for `NAME`."""
     name, number = parse_ref(ref)
     found = versions_where(connection, name=name)
     if not found:
@@ -131,7 +131,7 @@ def _require(connection: Connection, ref: str) -> list[DatasetVersion]:
 
 
 def samples_in(connection: Connection, digest: str) -> Iterator[Sample]:
-    """What does this content hold, in order? `SpecError` where no version has it."""
+    """Yield the samples of a content, in order. Raises `SpecError` if no version has it."""
     if not connection.scalar(select(exists().where(dataset_versions.c.digest == digest))):
         raise SpecError(f"no data set has the content {shown(digest)}; see 'magistrate datasets'")
     asked = select(dataset_samples.c.sample_id, samples.c.body).join_from(dataset_samples, samples)
@@ -142,7 +142,7 @@ def samples_in(connection: Connection, digest: str) -> Iterator[Sample]:
 
 
 def run_ids_over(connection: Connection, refs: Sequence[str]) -> list[str]:
-    """Which runs judged one of these versions? Newest first."""
+    """Return the ids of the runs that judged one of these versions, newest first."""
     asked = select(runs.c.id).where(runs.c.dataset_version.in_(refs)).order_by(runs.c.number.desc())
     return list(connection.scalars(asked))
 
@@ -150,7 +150,7 @@ def run_ids_over(connection: Connection, refs: Sequence[str]) -> list[str]:
 def keep_content(
     connection: Connection, digest: str, n_samples: int, first: int, chunk: Sequence[tuple[str, str]]
 ) -> None:
-    """A part of a content, as ids with bodies from position `first` on; what is there already stays."""
+    """Insert a part of a content, as ids with bodies from position `first` on. Existing rows are kept."""
     keyed = [(sample_id, sample_key(body), body) for sample_id, body in chunk]
     keep_samples(connection, {key: body for _, key, body in keyed})
     content = {"digest": digest, "n_samples": n_samples}
@@ -167,8 +167,8 @@ def keep_content(
 def name_content(
     connection: Connection, name: str, digest: str, n_samples: int, source: str, now: datetime
 ) -> DatasetVersion | None:
-    """The version of this name that has this content, made if there is none; None if it is not whole."""
-    # Two programs that add to one name, or one that deletes meanwhile, come one after the other.
+    """Return the version of this name with this content, creating it if needed; None if it is incomplete."""
+    # Serialize programs that add to one name or delete at the same time.
     stop_writers(connection, dataset_versions)
     earlier = versions_where(connection, name=name)
     for each in reversed(earlier):
@@ -186,7 +186,7 @@ def name_content(
 
 
 def _numbers_in_runs(connection: Connection, name: str) -> list[int]:
-    """The versions of a name that runs speak of: a deleted one's number is not given again."""
+    """Return the versions of a name that runs refer to. The number of a deleted one is not reused."""
     asked = select(runs.c.dataset_version).where(
         runs.c.dataset_version.startswith(f"{name}@", autoescape=True)
     )
@@ -195,9 +195,9 @@ def _numbers_in_runs(connection: Connection, name: str) -> list[int]:
 
 
 def delete_versions(connection: Connection, versions: Sequence[DatasetVersion]) -> None:
-    """These versions are gone, with the contents that have no name now and the samples that nothing uses."""
+    """Delete these versions, with contents that have no name any more and samples that nothing uses."""
     stop_writers(connection, dataset_versions)
-    # A sample that is found unused here must not be used by another program before it is gone.
+    # A sample that is found unused here must not be used by another program before it is deleted.
     stop_writers(connection, samples)
     for each in versions:
         this = and_(dataset_versions.c.name == each.name, dataset_versions.c.version == each.version)
@@ -213,17 +213,18 @@ def delete_versions(connection: Connection, versions: Sequence[DatasetVersion]) 
     connection.execute(delete(dataset_contents).where(dataset_contents.c.digest.not_in(named)))
 
 
-# --- what a store can do with data sets -------------------------------------------------------------
+# --- the data sets of a store -----------------------------------------------------------------------
 
 
 class DatasetShelf(Transactions):
     """The stored data sets of a store."""
 
     def add_dataset(self, name: str, samples: Iterable[Sample], *, source: str) -> DatasetVersion:
-        """Store samples under a name: as its next version, or the one that has this content already.
+        """Store samples under a name, as its next version, or return its version that already has this
+        content.
 
-        Nothing is written before all samples were read. `SpecError` for a name that cannot be, `InputError`
-        where there are no samples, an id is there twice or a value cannot be stored.
+        All samples are read before anything is written. Raises `SpecError` for an invalid name,
+        `InputError` if there are no samples, an id occurs twice or a value cannot be stored.
         """
         name = checked_name(name)
         with Spool() as spool:
@@ -243,25 +244,25 @@ class DatasetShelf(Transactions):
         raise StoreError("data sets are deleted all the time while this one is added; try again")
 
     def dataset_versions(self, name: str | None = None) -> list[DatasetVersion]:
-        """Every version of a data set, or of all; none where the name is not known."""
+        """Return every version of a data set, or of all; empty if the name is not known."""
         with self._reading() as connection:
             return versions_where(connection, name=None if name is None else parse_ref(name)[0])
 
     def find_dataset(self, ref: str) -> DatasetVersion:
-        """The version that `NAME@2` means; `NAME` means the newest. `SpecError` lists near names."""
+        """Return the version `NAME@2`, or the newest for `NAME`. `SpecError` lists similar names."""
         with self._reading() as connection:
             return require_version(connection, ref)
 
     def datasets_meant(self, ref: str) -> list[DatasetVersion]:
-        """The version that `NAME@2` means, or every one of `NAME`, the oldest first."""
+        """Return the version `NAME@2`, or all versions of `NAME`, the oldest first."""
         with self._reading() as connection:
             return _require(connection, ref)
 
     def stored_dataset(self, words: str) -> DatasetVersion | None:
-        """The version that the words of a command mean, if they mean a stored one.
+        """Return the stored version that a command-line argument names, if any.
 
-        None for `-`, a public set, an address, what looks like a file, and a name that is not stored.
-        `SpecError` where only the version is not there.
+        None for `-`, a public set, an address, a word that looks like a file, and a name that is not
+        stored. Raises `SpecError` if the name is stored but the version does not exist.
         """
         name = words.partition("@")[0]
         if name == "-" or words.startswith(HUB) or words.partition(":")[0] in catalogue():
@@ -271,24 +272,24 @@ class DatasetShelf(Transactions):
         return self.find_dataset(words)
 
     def dataset_samples(self, digest: str) -> Iterator[Sample]:
-        """The samples of a content in their order, as a stream over one moment's state."""
+        """Yield the samples of a content in order, from a consistent snapshot."""
         return self._stream(lambda connection: samples_in(connection, digest))
 
     def dataset_runs(self, ref: str) -> list[RunRecord]:
-        """The runs that judged a version, newest first; of every version of `NAME`."""
+        """Return the runs that judged a version, or any version of `NAME`, newest first."""
         with self._reading() as connection:
             refs = [each.ref for each in _require(connection, ref)]
             return [record_of(connection, run_id) for run_id in run_ids_over(connection, refs)]
 
     def diff_datasets(self, a: str, b: str) -> Difference:
-        """What became of the samples of `a` in `b`, as `difference` matches them."""
+        """Return the difference from `a` to `b`, as computed by `difference`."""
         before, after = self.find_dataset(a), self.find_dataset(b)
         return difference(self.dataset_samples(before.digest), self.dataset_samples(after.digest))
 
     def delete_dataset(self, ref: str, *, force: bool = False) -> list[DatasetVersion]:
-        """Delete a version, or all of a name; the answer is what they were.
+        """Delete a version, or all of a name, and return them.
 
-        `SpecError` while there are runs that judged one, unless forced; the runs stay as they are.
+        Raises `SpecError` if runs judged one, unless forced. The runs are not changed.
         """
         with self._writing() as connection:
             found = _require(connection, ref)
@@ -302,12 +303,12 @@ class DatasetShelf(Transactions):
             return found
 
 
-# --- reading one as any other data set --------------------------------------------------------------
+# --- reading a stored data set ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSource:
-    """The samples of a version as rows. `place` opens the store, and may hold a password."""
+    """The samples of a version as rows. `place` opens the store, and may contain a password."""
 
     place: str = field(repr=False)
     version: DatasetVersion
@@ -345,10 +346,10 @@ def open_dataset(
     labels: Mapping[str, str] | None = None,
     max_unread: float = 1.0,
 ) -> Dataset:
-    """A stored version as a data set named `NAME@VERSION`; the options are those of `datasets.load`.
+    """Open a stored version as a data set named `NAME@VERSION`. The options are those of `datasets.load`.
 
-    It can be gone through when `store` is closed, too: every pass opens the place anew. `mapping` is over
-    the canonical names, such as `expected=metadata.gold`.
+    It can be iterated after `store` is closed too, since every pass opens the store again. `mapping` refers
+    to the canonical names, such as `expected=metadata.gold`.
     """
     fields, selection = check_mapping(mapping), Selection(limit, sample, balance, seed)
     source = StoredSource(store.place, store.find_dataset(ref))
@@ -363,13 +364,13 @@ def open_dataset(
     )
 
 
-# --- samples on their way into the store ------------------------------------------------------------
+# --- buffering samples before writing ---------------------------------------------------------------
 
 
 class Spool:
     """Samples in a temporary file, with the digest of all of them.
 
-    Nothing is kept for long and memory does not grow with them, but for their ids.
+    Memory does not grow with them, except for their ids.
     """
 
     def __init__(self) -> None:
@@ -388,11 +389,11 @@ class Spool:
 
     @property
     def digest(self) -> str:
-        """sha256 over the ids and the content keys, in order."""
+        """The sha256 over the ids and the content keys, in order."""
         return self._digest.hexdigest()
 
     def add(self, sample: Sample) -> None:
-        """One more; `InputError` where its id was there before or a value cannot be stored."""
+        """Add a sample. Raises `InputError` if its id occurred before or a value cannot be stored."""
         if sample.id in self._ids:
             raise InputError(
                 f"sample id {shown(sample.id)} is there twice; ids must differ within a data set"
@@ -414,7 +415,7 @@ class Spool:
         self.n += 1
 
     def chunks(self, size: int) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-        """All that was added, with the position of each chunk's first."""
+        """Yield all samples in chunks, each with the position of its first."""
         self._file.seek(0)
         lines = (line.rstrip("\n") for line in self._file)
         pairs = ((json.loads(name), next(lines)) for name in lines)

@@ -1,4 +1,4 @@
-"""The difference of two data sets: samples added, removed and changed."""
+"""Compute the difference of two data sets: samples added, removed and changed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from magistrate.store.codec import dumps
 from magistrate.types import Sample
 
 COMPARED = tuple(field.name for field in fields(Sample) if field.name != "id")
-LINE = re.compile(r".*-\d+(~\d+)?", re.DOTALL)  # an id made of a file's name and a line's number
-_MARK = 8  # bytes: two different values have the same mark once in 2**64
+LINE = re.compile(r".*-\d+(~\d+)?", re.DOTALL)  # an id made from a file name and a line number
+_MARK = 8  # bytes: two different values have the same mark with probability 2**-64
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Samples by their ids: only in the second, only in the first, in both with other fields; how many alike.
+    """Ids of samples only in the second set, only in the first, and in both with changed fields; number
+    unchanged.
 
-    `added` has the order of the second, the others that of the first; where a sample has another id in the
-    second, `changed` has that of the first.
+    `added` has the order of the second set, the others that of the first. If a sample has different ids in
+    the two sets, `changed` has the first one.
     """
 
     added: tuple[str, ...]
@@ -34,11 +35,11 @@ class Difference:
 
 
 def difference(before: Iterable[Sample], after: Iterable[Sample]) -> Difference:
-    """Both are gone through once; some 200 bytes a sample are held.
+    """Compare two sets in one pass over each, with about 200 bytes of memory per sample.
 
-    Samples are the same by their ids. An id that ends in a number, as those that are made of a file and a
-    line do, says too little for that: such samples are the same by what they hold, and changed where input,
-    context and messages are alike, or the output is.
+    Samples are matched by id. Ids that end in a number, such as those made from a file and a line, are not
+    reliable. Such samples are matched by content: by the whole, or by equal input, context and messages, or
+    by equal output; in the latter cases they count as changed.
     """
     left = {sample.id: _marks(sample) for sample in before}
     right = {sample.id: _marks(sample) for sample in after}
@@ -62,8 +63,9 @@ def _pair(
     pairs: dict[str, str],
     alike: Callable[[bytes], bytes | None],
 ) -> None:
-    """Add pairs of samples that `alike` answers the same of, the same id first, else in their order; only
-    where one of both ids is that of a line. What `alike` answers None of is like nothing."""
+    """Add pairs of samples with the same key by `alike`: first with the same id, else in order, and only if
+    at least one of both ids is that of a line. Samples whose key is None are not paired.
+    """
     taken = set(pairs.values())
     lone = [(id, key) for id, marks in left.items() if id not in pairs and (key := alike(marks)) is not None]
     for id, key in lone:
@@ -115,7 +117,7 @@ def _mark(value: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """A span or a turn as a list, anything else as it is."""
+    """Return a span or a turn as a list, anything else unchanged."""
     named = getattr(value, "__dataclass_fields__", None)
     return value if named is None else [getattr(value, name) for name in named]
 

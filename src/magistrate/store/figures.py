@@ -1,7 +1,7 @@
-"""Figures that were counted once and are read often, and the lists of runs that show them.
+"""Cached metrics of runs, and the lists of runs that show them.
 
-Figures are kept beside the runs until these change. A list goes on after the last row that was shown (keyset
-paging), so that a page far down costs what the first one does.
+Metrics are stored beside a run until it changes. Lists use keyset paging: a page continues after the last
+row shown, so a page far down costs as much as the first.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from magistrate.store.schema import figures, outcomes, run_tags, runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFigures:
-    """What was counted of one judge's outcomes, the judge at `place` in its run.
+    """The cached metrics of one judge's outcomes, the judge at `place` in its run.
 
-    `metric` with its `value` in [0, 1] and 95 % interval heads it, None where nothing could be measured.
-    `body` is a document and `scores` are bytes that only `made_by`, the code that counted, reads.
+    `metric` is the main metric, with its `value` in [0, 1] and 95 % interval; None if nothing could be
+    measured. `body` is a document and `scores` are bytes that only the code version `made_by` can read.
     """
 
     judge: str
@@ -41,7 +41,7 @@ class KeptFigures:
 
 
 def keep_figures(connection: Connection, run_id: str, revision: int, kept: Sequence[KeptFigures]) -> bool:
-    """Keep what was counted at a revision, nothing from before; False where the run changed or is gone."""
+    """Store metrics computed at a revision, replacing earlier ones. False if the run changed or is gone."""
     current = select(runs.c.revision).where(runs.c.id == run_id).with_for_update(key_share=True)
     if connection.scalar(current) != revision:
         return False
@@ -57,9 +57,9 @@ def keep_figures(connection: Connection, run_id: str, revision: int, kept: Seque
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs are wanted: those that meet every condition given.
+    """Conditions that runs must all meet.
 
-    Each of `words` must be somewhere in a run's name, id, data, model, judges or tags.
+    Each of `words` must occur in a run's name, id, data, model, judges or tags.
     """
 
     words: tuple[str, ...] = ()
@@ -72,9 +72,9 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The figure that heads a judge's part in a run, as counted at `revision`.
+    """The main metric of a judge in a run, as computed at `revision`.
 
-    `value` and the ends of its 95 % interval are in [0, 1], None where undefined.
+    `value` and the ends of its 95 % interval are in [0, 1], None if undefined.
     """
 
     judge: str
@@ -92,11 +92,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLine:
-    """A run as a list shows it.
+    """A run as shown in a list.
 
-    `heads` may be of an earlier revision, and lack judges that nobody counted yet. `judges` are the names
-    that outcomes bear. Times are in UTC, `seconds` how long it was at work. `unread` says how many rows could
-    not be read, None where nobody counted.
+    `heads` may be of an earlier revision, and lack judges whose metrics are not computed yet. `judges` are
+    the judge names of the outcomes. Times are in UTC; `seconds` is the working time. `unread` reports the
+    unreadable rows, None if they were not counted.
     """
 
     id: str
@@ -119,7 +119,7 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What headed one run of a dataset and a judge."""
+    """The main metric of one run of a data set and a judge."""
 
     run_id: str
     number: int
@@ -158,12 +158,12 @@ EVERY_RUN = RunFilter()
 
 
 class RunLists:
-    """Lists of runs and their figures at one moment; a part of `Snapshot`."""
+    """Lists of runs and their metrics at one moment; a part of `Snapshot`."""
 
     _connection: Connection
 
     def figures(self, run_id: str, made_by: str) -> tuple[int, list[KeptFigures]]:
-        """What the code `made_by` counted of the run's judges, and at which revision; -1 where never."""
+        """Return the revision and metrics of the run's judges computed by `made_by`; -1 if there are none."""
         mine = (figures.c.run_id == run_id, figures.c.made_by == made_by)
         rows = self._connection.execute(select(figures).where(*mine).order_by(figures.c.place)).all()
         names = KeptFigures.__dataclass_fields__
@@ -171,7 +171,7 @@ class RunLists:
         return (rows[0].revision if rows else -1), kept
 
     def progress(self, run_id: str) -> dict[str, int]:
-        """How many outcomes the run has by now, by `verdict`, `failure` and `abstention`."""
+        """Return the current number of outcomes by kind: `verdict`, `failure` and `abstention`."""
         asked = select(outcomes.c.kind, func.count()).where(outcomes.c.run_id == run_id)
         rows = self._connection.execute(asked.group_by(outcomes.c.kind)).all()
         return {row.kind: row[1] for row in rows}
@@ -184,7 +184,7 @@ class RunLists:
         after: int | None = None,
         limit: int,
     ) -> list[RunLine]:
-        """At most `limit` runs, newest first: the next older than number `before`, or newer than `after`."""
+        """Return at most `limit` runs, newest first: the next older than `before`, or newer than `after`."""
         asked = select(*_LINE, runs.c.recipes, runs.c.settings).where(*_conditions(wanted))
         if after is not None:
             asked = asked.where(runs.c.number > after).order_by(runs.c.number.asc())
@@ -214,13 +214,13 @@ class RunLists:
         ]
 
     def count_runs(self, wanted: RunFilter = EVERY_RUN) -> int:
-        """How many runs are wanted."""
+        """Return the number of runs that meet the conditions."""
         return (
             self._connection.scalar(select(func.count()).select_from(runs).where(*_conditions(wanted))) or 0
         )
 
     def run_choices(self) -> dict[str, list[str]]:
-        """Every `dataset`, `model`, `tag` and `judge` there is to choose from, sorted."""
+        """Return every `dataset`, `model`, `tag` and `judge` in the store, sorted."""
         asked = {
             "dataset": select(runs.c.dataset).distinct(),
             "model": select(runs.c.model).distinct(),
@@ -230,7 +230,7 @@ class RunLists:
         return {name: sorted(self._connection.scalars(each)) for name, each in asked.items()}
 
     def trends(self, datasets: Iterable[str], most: int) -> dict[tuple[str, str], list[Point]]:
-        """What headed the newest `most` runs, oldest first, by dataset and judge."""
+        """Return the main metrics of the newest `most` runs, oldest first, by data set and judge."""
         rank = func.row_number().over(
             partition_by=(runs.c.dataset, figures.c.judge), order_by=runs.c.number.desc()
         )
@@ -257,7 +257,9 @@ class RunLists:
         return found
 
     def pulse(self, run_id: str | None = None) -> tuple[int, ...]:
-        """What differs whenever this run, or any run, begins, goes on, ends, is counted or goes."""
+        """Return values that change whenever this run, or any, begins, changes, ends, is counted or
+        deleted.
+        """
         unfinished = case((runs.c.status == "running", 1), else_=0)
         counts = (func.max(runs.c.number), func.sum(runs.c.revision), func.sum(unfinished))
         asked = select(func.count(), *(func.coalesce(each, 0) for each in counts)).select_from(runs)
@@ -270,7 +272,7 @@ class RunLists:
         )
 
     def uncounted(self, made_by: str, limit: int) -> list[str]:
-        """Ids of runs that have stopped and that `made_by` has not counted as they are now, newest first."""
+        """Return ids of stopped runs without current metrics by `made_by`, newest first."""
         current = exists().where(
             figures.c.run_id == runs.c.id,
             figures.c.revision == runs.c.revision,

@@ -1,8 +1,8 @@
-"""The schema as numbered steps, only ever appended to: a released step is never edited.
+"""The schema as numbered steps, which are only appended to: a released step is never edited.
 
-Version `k` of the schema is what the first `k` steps make. Their SQL is frozen text, in which a database's
-own words stand for `{key}`, `{id}` and `{bytes}`; `schema` follows the newest version. What SQL cannot say is
-a function, frozen as well.
+Version `k` of the schema is the result of the first `k` steps. Their SQL is frozen text, with `{key}`,
+`{id}` and `{bytes}` as placeholders for types of the database; `schema` describes the newest version. What
+SQL cannot express is a function, which is frozen as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from magistrate._version import __version__
 from magistrate.errors import StoreError
 from magistrate.store.schema import is_server
 
-# --- what the fourth step cannot say in SQL ---------------------------------------------------------
+# --- the part of the fourth step that is not SQL ----------------------------------------------------
 
 _AT_ONCE = 1000
 _UNSAFE_THEN = re.compile("[\\\\\0\ud800-\udfff]")
@@ -45,7 +45,7 @@ def name_labels(connection: Connection) -> None:
 
 
 def _kept(label: str) -> str:
-    """As `schema.Words` kept text when this step was written."""
+    """Encode text as `schema.Words` did when this step was written."""
     return _UNSAFE_THEN.sub(lambda found: f"\\u{ord(found.group()):04x}", label)
 
 
@@ -118,11 +118,11 @@ _FIRST = (
     )""",
 )
 
-# Counting the outcomes of every run, as the list of runs does, reads this index alone.
+# The list of runs counts the outcomes of every run from this index alone.
 _COUNTS = ("CREATE INDEX outcomes_counts ON outcomes (run_id, judge, kind)",)
 
-# What a run that survives needs: why it stopped, what was answered from the cache, how often it was tried;
-# and data sets that are stored once, by the hash of what they hold, under names with versions.
+# Resumable runs: why a run stopped, cached calls, number of attempts;
+# and data sets that are stored once, by content hash, under names with versions.
 _SURVIVAL = (
     "ALTER TABLE runs ADD COLUMN reason TEXT",
     "ALTER TABLE runs ADD COLUMN seconds DOUBLE PRECISION",
@@ -157,7 +157,7 @@ _SURVIVAL = (
     "CREATE INDEX dataset_versions_digest ON dataset_versions (digest)",
 )
 
-# What a page reads: which cell of a confusion matrix an outcome is in, and figures counted before.
+# For pages: the cell of a confusion matrix that an outcome is in, and cached metrics.
 _PAGES = (
     "ALTER TABLE runs ADD COLUMN revision BIGINT NOT NULL DEFAULT 0",
     "ALTER TABLE run_samples ADD COLUMN label TEXT",
@@ -190,7 +190,7 @@ _PAGES = (
 # How each judge's scores are read, by judge; empty for runs that were stored before.
 _SCORING = ("ALTER TABLE runs ADD COLUMN scoring TEXT NOT NULL DEFAULT '{{}}'",)
 
-# What is watched: spans as they came, what they offer to be judged, rules, and what each decided of it.
+# Watching: received spans, targets to judge, rules, and their decisions on targets.
 _WATCH = (
     """CREATE TABLE traces (
         id TEXT NOT NULL PRIMARY KEY,
@@ -279,10 +279,10 @@ _WATCH = (
     )""",
 )
 
-# How many workers ended while they had a decision in work.
+# How many workers died while they were working on a decision.
 _LOST = ("ALTER TABLE decisions ADD COLUMN lost BIGINT NOT NULL DEFAULT 0",)
 
-# What people label.
+# Labels by people.
 _LABELS = (
     """CREATE TABLE label_queues (
         name TEXT NOT NULL PRIMARY KEY,
@@ -351,7 +351,7 @@ _LABELS = (
     )""",
 )
 
-# What goes out to other programs until they have taken it, and the alerts of what is watched.
+# Messages to other programs until they are delivered, and the alerts of watching.
 _WATCH_OUT = (
     """CREATE TABLE outbox (
         key TEXT NOT NULL PRIMARY KEY,
@@ -403,7 +403,7 @@ _ELSEWHERE = {
 
 
 def version(connection: Connection) -> int:
-    """The schema version of a store; 0 for an empty database.
+    """Return the schema version of a store; 0 for an empty database.
 
     Raises `StoreError` for a database of another program and for a store newer than this package.
     """
@@ -436,14 +436,14 @@ _TEXT = re.compile(r"\bTEXT\b")
 
 
 def _definition(connection: Connection, statement: str) -> str:
-    """A statement of a migration in the words of this database."""
+    """Return a statement of a migration in the SQL of this database."""
     statement = statement.format(**_TYPES[connection.dialect.name])
-    # Text sorts by code point, as in SQLite, whatever language the server was set up for.
+    # Text sorts by code point, as in SQLite, regardless of the server's locale.
     return _TEXT.sub('TEXT COLLATE "C"', statement) if is_server(connection) else statement
 
 
 def upgrade(connection: Connection, *, upto: int = LATEST) -> None:
-    """Apply what is missing up to version `upto`, within the caller's transaction."""
+    """Apply the missing steps up to version `upto`, within the caller's transaction."""
     done = version(connection)
     if done == 0:
         connection.exec_driver_sql(_definition(connection, _VERSIONS))

@@ -1,15 +1,15 @@
-"""What goes out to other programs: kept until it is taken, and taken by one process at a time.
+"""Messages to other programs: kept until delivered, and sent by one process at a time.
 
 =========  ===========================================================================================
 waiting    it is to be sent, for the first time or again
-sent       the receiver has taken it
+sent       the receiver has accepted it
 partly     it was in a request of which the receiver rejected a part, without saying which
-refused    the receiver refused it by itself, and would again
+refused    the receiver rejected it on its own, and would again
 =========  ===========================================================================================
 
-A row is written in the transaction that makes what it tells of, so that neither is there without the other.
-Who sends it leases it first; what was sent but not noted, as after `kill -9`, is sent again when the lease
-has run out, and is the same then.
+A row is written in the transaction that creates the thing it reports, so that neither exists without the
+other. A sender leases a row first. If it was sent but not recorded, as after `kill -9`, it is sent again,
+unchanged, when the lease has expired.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RESPONSE_ID = "gen_ai.response.id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
-    """Something that a sender has leased; `attempts` counts this one too."""
+    """A leased message. `attempts` includes this one."""
 
     key: str
     destination: str
@@ -51,7 +51,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """An outcome that goes out: of which run, on which span, and the id of the model's answer, if known."""
+    """An outcome to send, with its run and span, and the id of the model's answer, if known."""
 
     run_id: str
     trace_id: str
@@ -62,9 +62,9 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """How much of what goes to one destination is in which state, and since when the oldest waits.
+    """The number of messages to one destination by state, and the time of the oldest waiting one.
 
-    `remark` is what the oldest of what waits met last, such as an error; empty where it met none.
+    `remark` is the last problem of the oldest waiting message, such as an error; empty if there was none.
     """
 
     destination: str
@@ -74,19 +74,19 @@ class Queue:
 
     @property
     def waiting(self) -> int:
-        """How many are not sent yet."""
+        """The number of messages that are not sent yet."""
         return self.states.get(WAITING, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """What goes out of a store, reached as `store.outbox`."""
+    """The outgoing messages of a store, as `store.outbox`."""
 
     _writing: Transaction
     _reading: Transaction
 
     def take(self, destination: str, lease: str, until: datetime, now: datetime, limit: int) -> list[Parcel]:
-        """Lease what is due for a destination, the oldest first: nobody else takes it before `until`."""
+        """Lease due messages for a destination, oldest first. No other process takes them before `until`."""
         asked = select(outbox).where(*_due(destination, now)).order_by(outbox.c.made_at, outbox.c.key)
         with self._writing() as connection:
             rows = connection.execute(asked.limit(limit).with_for_update(skip_locked=True)).all()
@@ -107,20 +107,21 @@ class Outbox:
         ]
 
     def end(self, parcels: Sequence[Parcel], state: str, remark: str = "") -> int:
-        """What became of leased parcels. One in whose place a later outcome has come stays to be sent."""
+        """Set the final state of leased messages. One that was replaced by a later outcome keeps waiting."""
         values = {"state": state, "remark": remark, "lease": None, "lease_until": None}
         with self._writing() as connection:
             return connection.execute(update(outbox).where(*_held(parcels)).values(values)).rowcount
 
     def put_off(self, parcels: Sequence[Parcel], until: datetime, remark: str) -> int:
-        """Leased parcels are to be sent again, from then on."""
+        """Schedule leased messages to be sent again at `until`."""
         values = {"due_at": until, "remark": remark, "lease": None, "lease_until": None}
         with self._writing() as connection:
             return connection.execute(update(outbox).where(*_held(parcels)).values(values)).rowcount
 
     def judgements(self, parcels: Sequence[Parcel]) -> dict[str, Judgement]:
-        """The outcomes that parcels stand for, by key. Those that are damaged, or were deleted
-        meanwhile, are not there."""
+        """Return the outcomes of messages, by key. Outcomes that are damaged, or were deleted in the
+        meantime, are missing.
+        """
         asked = (
             select(outcomes, outbox.c.key, run_samples.c.sample_id, targets.c.trace_id, targets.c.span_id)
             .add_columns(targets.c.body.label("of_target"))
@@ -135,7 +136,7 @@ class Outbox:
         with self._reading() as connection:
             for row in connection.execute(asked).all():
                 if row.id != leased[row.key]:
-                    continue  # a later one has come in its place
+                    continue  # replaced by a later one
                 with suppress(StoreError):
                     found[row.key] = Judgement(
                         run_id=row.run_id,
@@ -147,7 +148,7 @@ class Outbox:
         return found
 
     def queues(self) -> list[Queue]:
-        """All destinations that something went to, by name."""
+        """Return all destinations that had messages, by name."""
         counted = select(outbox.c.destination, outbox.c.state, func.count(), func.min(outbox.c.made_at))
         found: dict[str, dict[str, int]] = {}
         oldest: dict[str, datetime] = {}
@@ -180,7 +181,7 @@ def put(
     target: str | None = None,
     outcome_id: int | None = None,
 ) -> None:
-    """Something is to go to a destination, in place of what was to go `of` the same thing before."""
+    """Enqueue a message to a destination, replacing an earlier one `of` the same thing."""
     row = {
         "key": sha256("\0".join((destination, *of)).encode("utf-8", "surrogatepass")).hexdigest(),
         "destination": destination,
@@ -216,7 +217,7 @@ def _remark(connection: Connection, destination: str) -> str:
 
 
 def _response_id(connection: Connection, trace_id: str, target: Mapping[str, Any]) -> str | None:
-    """The id of the model's answer: of the judged span, else of the one that the output was taken from."""
+    """Return the id of the model's answer, from the judged span, else from the span of the output."""
     found = target["attributes"].get(RESPONSE_ID)
     taken = target["taken"].get("output")
     if found is None and taken is not None:

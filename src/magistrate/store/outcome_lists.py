@@ -1,7 +1,7 @@
-"""Lists of one judge's outcomes as pages show them, and the neighbours of one sample.
+"""Lists of one judge's outcomes as shown on pages, and the neighbours of one sample.
 
-Every question is one stretch of an index: a cell of the confusion matrix in the order of the samples, or
-verdicts in the order of their scores, after the last row that was shown (keyset paging).
+Every query reads one range of an index: a cell of the confusion matrix in the order of the samples, or
+verdicts in the order of their scores, after the last row shown (keyset paging).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Direction = Literal["after", "before"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Outcomes that are alike: their kind, the label said and the one in truth, None where there is none."""
+    """A group of outcomes: their kind, the judged label and the gold label, each None if missing."""
 
     kind: str
     label: str | None
@@ -30,8 +30,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Verdicts that say `label` of samples whose true label is `gold`, None for those without, and whose
-    score is in [`low`, `high`).
+    """Verdicts with `label` on samples with the gold label `gold` (None for none), with a score in [`low`,
+    `high`).
     """
 
     label: str
@@ -42,7 +42,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeLine:
-    """An outcome as a list shows it: `output` is the text on trial, `position` its sample's place."""
+    """An outcome as shown in a list. `output` is the judged text, `position` that of its sample."""
 
     position: int
     sample_id: str
@@ -57,7 +57,7 @@ class OutcomeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """What a judge said of the very same sample in another run."""
+    """A judge's outcome for the identical sample in another run."""
 
     run_id: str
     name: str | None
@@ -84,7 +84,9 @@ def _inside(cell: Cell) -> tuple[ColumnElement[bool], ...]:
 
 
 def _within(scored: Scored) -> tuple[ColumnElement[bool], ...]:
-    """Only a verdict has a label, so its kind, which the index of scores lacks, need not be asked for."""
+    """Return the conditions of a range. Only verdicts have a label, so `kind`, which the index lacks, is
+    omitted.
+    """
     same = (outcomes.c.label == scored.label, _same(outcomes.c.gold, scored.gold))
     return (*same, outcomes.c.score >= scored.low, outcomes.c.score < scored.high)
 
@@ -112,22 +114,22 @@ def _lines(connection: Connection, run_id: str, judge: str, places: Sequence[int
 
 
 def _output(body: str) -> str | None:
-    """Of a document that may be long, the one text that is shown; no tag of `codec` can be in it."""
+    """Return only the output of a possibly long document; it cannot contain a tag of `codec`."""
     try:
         fields = from_json(body.encode("ascii"))
-    except ValueError:  # of halves of surrogate pairs, too, which only the slower reader takes
+    except ValueError:  # also for lone surrogates, which only the slower parser accepts
         fields = loads(body)
     found: str | None = fields.get("output")
     return found
 
 
 class OutcomeLists:
-    """Lists of outcomes and the surroundings of one sample, at one moment; a part of `Snapshot`."""
+    """Lists of outcomes and the neighbours of one sample, at one moment; a part of `Snapshot`."""
 
     _connection: Connection
 
     def cells(self, run_id: str, judge: str) -> dict[Cell, int]:
-        """How many outcomes of the judge are in which cell."""
+        """Return the number of the judge's outcomes in each cell."""
         groups = (outcomes.c.kind, outcomes.c.label, outcomes.c.gold)
         mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge)
         asked = select(*groups, func.count()).where(*mine).group_by(*groups)
@@ -136,7 +138,7 @@ class OutcomeLists:
         }
 
     def failure_codes(self, run_id: str, judge: str, most: int = 50) -> dict[tuple[str, str], int]:
-        """How many failures and abstentions have which code, by kind and code, the most frequent first."""
+        """Return the number of failures and abstentions by kind and code, the most frequent first."""
         number = func.count()
         mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge, outcomes.c.kind != "verdict")
         asked = select(outcomes.c.kind, outcomes.c.code, number).where(*mine)
@@ -154,9 +156,9 @@ class OutcomeLists:
         direction: Direction = "after",
         limit: int,
     ) -> list[OutcomeLine]:
-        """Outcomes of these cells, of all where that is None, in the order of the samples.
+        """Return outcomes in these cells, or in all for None, in the order of the samples.
 
-        Those that come next `after` or `before` position `beyond`.
+        The page starts `after` or `before` position `beyond`.
         """
         back = direction == "before"
         place = outcomes.c.position
@@ -183,7 +185,7 @@ class OutcomeLists:
         direction: Direction = "after",
         limit: int,
     ) -> list[OutcomeLine]:
-        """Verdicts in these ranges, highest score first, next `after` or `before` a score and position."""
+        """Return verdicts in these ranges, highest score first, `after` or `before` a score and position."""
         back = direction == "before"
         score, place = outcomes.c.score, outcomes.c.position
         found: list[tuple[float, int]] = []
@@ -196,7 +198,7 @@ class OutcomeLists:
             if beyond is not None:
                 edge, at = beyond
                 same = and_(score == edge, place < at if back else place > at)
-                # The plain bound is what an index can begin at; the rest sorts out equal scores.
+                # The simple bound lets the index seek; the rest handles equal scores.
                 asked = asked.where(score >= edge if back else score <= edge)
                 asked = asked.where(or_(score > edge if back else score < edge, same))
             order = (score.asc(), place.desc()) if back else (score.desc(), place.asc())
@@ -212,36 +214,36 @@ class OutcomeLists:
         return [lines[at] for _, at in kept]
 
     def count_scored(self, run_id: str, judge: str, ranges: Iterable[Scored]) -> int:
-        """How many verdicts are in these ranges."""
+        """Return the number of verdicts in these ranges."""
         mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge)
         return sum(
             self._connection.scalar(select(func.count()).where(*mine, *_within(each))) or 0 for each in ranges
         )
 
     def count_coded(self, run_id: str, judge: str, cells: Iterable[Cell], code: str) -> int:
-        """How many outcomes of these cells have this code."""
+        """Return the number of outcomes in these cells with this code."""
         mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge, outcomes.c.code == code)
         return sum(
             self._connection.scalar(select(func.count()).where(*mine, *_inside(cell))) or 0 for cell in cells
         )
 
     def lines_at(self, run_id: str, judge: str, positions: Sequence[int]) -> list[OutcomeLine]:
-        """The judge's outcomes at these positions, in the order of the samples."""
+        """Return the judge's outcomes at these positions, in the order of the samples."""
         return _lines(self._connection, run_id, judge, positions)
 
     def outputs(self, run_id: str, sample_ids: Iterable[str]) -> dict[str, str | None]:
-        """The texts on trial of these samples of the run by id; ids that it lacks are left out."""
+        """Return the outputs of these samples of the run by id. Missing ids are skipped."""
         asked = select(run_samples.c.sample_id, samples.c.body).join_from(run_samples, samples)
         asked = asked.where(run_samples.c.run_id == run_id, run_samples.c.sample_id.in_(list(sample_ids)))
         return {sample_id: _output(body) for sample_id, body in self._connection.execute(asked)}
 
     def position(self, run_id: str, sample_id: str) -> int | None:
-        """Where in the run the sample of this id is, counted from 0; None where it is not."""
+        """Return the position in the run of the sample of this id, from 0, or None."""
         mine = (run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
         return self._connection.scalar(select(run_samples.c.position).where(*mine))
 
     def beside(self, run_id: str, position: int) -> tuple[str | None, str | None]:
-        """The ids of the samples just before and just after a position of the run."""
+        """Return the ids of the samples just before and just after a position of the run."""
         place = run_samples.c.position
         mine = select(run_samples.c.sample_id).where(run_samples.c.run_id == run_id).limit(1)
         earlier = mine.where(place < position).order_by(place.desc())
@@ -249,7 +251,7 @@ class OutcomeLists:
         return self._connection.scalar(earlier), self._connection.scalar(later)
 
     def elsewhere(self, run_id: str, sample_id: str, limit: int = 20) -> list[Elsewhere]:
-        """What was said of the very same sample, whatever its id, in other runs; newest run first."""
+        """Return outcomes for the identical sample, under any id, in other runs; newest run first."""
         key = (
             select(run_samples.c.sample_key)
             .where(run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)

@@ -1,4 +1,4 @@
-"""Outcomes in the store: writing, reading and counting them, and their rows."""
+"""Write, read and count outcomes in the store, and convert them from and to rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from magistrate.store.runs import POSITION, change_run, read, streamed
 from magistrate.store.schema import outcomes, run_samples, steps
 from magistrate.types import Abstention, Failure, Outcome, Usage, Verdict
 
-# Made once: building a statement costs more than running it.
+# Built once, since building a statement costs more than executing it.
 _GOLD = (
     select(run_samples.c.label)
     .where(run_samples.c.run_id == bindparam("in_run"), run_samples.c.sample_id == bindparam("of_sample"))
@@ -40,7 +40,7 @@ _OUTCOME = (
     )
     .scalar_subquery()
 )
-# As `Usage` has them.
+# In the order of the fields of `Usage`.
 _SPENT = (
     outcomes.c.calls,
     outcomes.c.prompt_tokens,
@@ -53,7 +53,7 @@ _INSERT_STEPS = insert(steps).values(outcome_id=_OUTCOME)
 
 
 def prepared(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as a row for `insert_outcomes`; `InputError` where a value of it cannot be stored."""
+    """Return an outcome as a row for `insert_outcomes`. Raises `InputError` if a value cannot be stored."""
     try:
         body = steps_body(outcome.steps) if outcome.steps else None
         return outcome_row(outcome) | {"of_sample": outcome.sample_id, "steps": body, "attempt": 1}
@@ -64,7 +64,7 @@ def prepared(outcome: Outcome) -> dict[str, Any]:
 
 
 def insert_outcomes(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
-    """More outcomes; an integrity error where the run lacks a sample or has an outcome already."""
+    """Insert outcomes. Raises an integrity error if the run lacks a sample or already has an outcome."""
     connection.execute(
         _INSERT_OUTCOMES,
         [{key: row[key] for key in row if key != "steps"} | {"in_run": run_id} for row in rows],
@@ -85,8 +85,9 @@ def insert_outcomes(connection: Connection, run_id: str, rows: Sequence[dict[str
 
 
 def replace_failures(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Where a row's sample and judge have a failure, it goes; the row counts as one attempt more, and bears
-    what all of them have spent."""
+    """Delete the earlier failure of each row's sample and judge, if any. The row counts as one more
+    attempt, and its usage includes that of the deleted one.
+    """
     for row in rows:
         earlier = select(outcomes.c.id, outcomes.c.attempt, *_SPENT).join(run_samples)
         earlier = earlier.with_for_update(of=outcomes)
@@ -99,13 +100,13 @@ def replace_failures(connection: Connection, run_id: str, rows: Sequence[dict[st
 
 
 def usage_of(connection: Connection, run_id: str) -> Usage:
-    """What have all outcomes of the run spent together?"""
+    """Return the total usage of all outcomes of the run."""
     sums = select(*(func.coalesce(func.sum(column), 0) for column in _SPENT))
     return Usage(*map(int, connection.execute(sums.where(outcomes.c.run_id == run_id)).one()))
 
 
 def dearest_of(connection: Connection, run_id: str) -> Usage:
-    """What has the outcome spent that read and wrote the most tokens?"""
+    """Return the usage of the outcome with the most tokens."""
     tokens = outcomes.c.prompt_tokens + outcomes.c.generated_tokens
     asked = select(*_SPENT).where(outcomes.c.run_id == run_id).order_by(tokens.desc()).limit(1)
     row = connection.execute(asked).one_or_none()
@@ -113,7 +114,7 @@ def dearest_of(connection: Connection, run_id: str) -> Usage:
 
 
 def has_outcome(connection: Connection, run_id: str, sample_id: str, judge: str) -> bool:
-    """Has this judge an outcome for this sample of the run?"""
+    """Return whether this judge has an outcome for this sample of the run."""
     asked = select(outcomes.c.id).join(run_samples).where(*_pair(run_id, sample_id, judge))
     return connection.scalar(asked) is not None
 
@@ -123,7 +124,7 @@ def _pair(run_id: str, sample_id: str, judge: str) -> tuple[ColumnElement[bool],
 
 
 def pairs_of(connection: Connection, run_id: str) -> dict[tuple[str, str], tuple[str | None, int]]:
-    """Which samples have an outcome by which judges, with which failure if any, at which attempt?"""
+    """Return the pairs of sample id and judge with an outcome, and its failure code, if any, and attempt."""
     failure = case((outcomes.c.kind == "failure", outcomes.c.code), else_=None)
     asked = select(run_samples.c.sample_id, outcomes.c.judge, failure, outcomes.c.attempt)
     asked = asked.select_from(outcomes).join(run_samples).where(outcomes.c.run_id == run_id)
@@ -141,9 +142,9 @@ def outcomes_of(
     with_steps: bool,
     damaged: list[str] | None = None,
 ) -> Iterator[Outcome]:
-    """What came out of the run, in the order of its samples, then of the judges' names?
+    """Yield the outcomes of the run, in the order of its samples, then of judge names.
 
-    Outcomes that are damaged are left out and named in `damaged`; without it they raise `StoreError`.
+    Damaged outcomes are skipped and named in `damaged`. Without that list they raise `StoreError`.
     """
     asked: Select[Any] = select(outcomes, run_samples.c.sample_id).join(run_samples)
     if with_steps:
@@ -159,9 +160,9 @@ def outcomes_of(
 
 
 def bare_outcomes_of(connection: Connection, run_id: str, judge: str) -> Iterator[Outcome]:
-    """What did the judge say of which sample, in the order of the samples?
+    """Yield the judge's outcomes in the order of the samples.
 
-    Labels, scores and codes only: documents, which may be long, are not read.
+    They have labels, scores and codes only. Documents, which may be long, are not read.
     """
     columns = [outcomes.c[name] for name in ("kind", "label", "score", "probability", "code")]
     asked = select(run_samples.c.sample_id, *columns).select_from(outcomes).join(run_samples)
@@ -181,7 +182,7 @@ def bare_outcomes_of(connection: Connection, run_id: str, judge: str) -> Iterato
 
 
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
-    """An outcome's columns, without its run, its sample and its steps."""
+    """Return an outcome's columns, without its run, its sample and its steps."""
     usage = outcome.usage
     row: dict[str, Any] = {
         "judge": outcome.judge,
@@ -214,9 +215,9 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_from(row: Any, steps: str | None) -> Outcome:
-    """The outcome of a row that also has `sample_id`; `steps` is the text of its steps, if any.
+    """Return the outcome of a row that also has `sample_id`. `steps` is the text of its steps, if any.
 
-    `StoreError` names one that is damaged.
+    Raises `StoreError` with its name if it is damaged.
     """
     with naming(f"what judge {shorten(repr(row.judge))} said of sample", row.sample_id):
         return _outcome(row, steps)

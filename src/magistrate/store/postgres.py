@@ -1,4 +1,4 @@
-"""A PostgreSQL database as a store: its connections, its locks, and what its errors mean."""
+"""A PostgreSQL database as a store: its connections, locks and error messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOST = f"the connection to the server was lost; when the server is back run aga
 _REFUSED = "the server refused the user or the password; check the URL, or PGUSER, PGPASSWORD and ~/.pgpass"
 _ABSENT = "the server has no such database; make it with: createdb NAME"
 _UNREACHED = "the server cannot be reached; check that it runs, and the host and the port"
-# By SQLSTATE, or by its class, which are its first two letters.
+# By SQLSTATE, or by a prefix of it, such as its two-character class.
 _ADVICE = {
     "08": _LOST,
     "28": _REFUSED,
@@ -37,7 +37,7 @@ _ADVICE = {
     "57014": f"the server's statement_timeout was too short for this; raise it and run again, {_KEPT}",
     "57P": _LOST,
 }
-# A refused connection has no SQLSTATE, only words: the server's after FATAL, or the driver's own.
+# A refused connection has no SQLSTATE, only a message: the server's after FATAL, or the driver's.
 _WORDS = {
     r"authentication failed|no password supplied|role .* does not exist": _REFUSED,
     r"pg_hba\.conf": "the server does not let this user in from here; have it allowed in its pg_hba.conf",
@@ -50,13 +50,13 @@ _WORDS = {
 
 
 def engine_on(url: URL, busy_seconds: float) -> Engine:
-    """An engine on the database at `url`; `MissingExtra` where the driver is not installed."""
+    """Return an engine on the database at `url`. Raises `MissingExtra` if the driver is not installed."""
     here = f"magistrate, pid {os.getpid()} on {socket.gethostname()}"
     given: dict[str, Any] = {
         "connect_timeout": 10,
         "fallback_application_name": here[:63],
         "client_encoding": "utf8",
-        # A lock's connection is silent for hours, and firewalls drop the silent.
+        # A lock's connection is idle for hours, and firewalls drop idle connections.
         "keepalives_idle": 30,
         "keepalives_interval": 10,
         "keepalives_count": 3,
@@ -81,7 +81,7 @@ def engine_on(url: URL, busy_seconds: float) -> Engine:
 def _configure(connection: Any, busy_seconds: float) -> None:
     try:
         connection.autocommit = True
-        # A host that vanishes must not keep its locks for the two hours that systems wait by default.
+        # A lost host must not keep its locks for two hours, the default timeout of operating systems.
         connection.execute(
             f"SET lock_timeout = {round(busy_seconds * 1000)}; SET tcp_keepalives_idle = 60; "
             "SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 6"
@@ -93,7 +93,7 @@ def _configure(connection: Any, busy_seconds: float) -> None:
 
 
 def check_encoding(connection: Connection) -> None:
-    """Raise `StoreError` where the database cannot hold every text."""
+    """Raise `StoreError` if the database cannot store every text."""
     encoding = connection.scalar(text("SHOW server_encoding"))
     if encoding != "UTF8":
         raise StoreError(f"its encoding is {encoding}; make a database with: createdb --encoding=UTF8 NAME")
@@ -103,23 +103,23 @@ def check_encoding(connection: Connection) -> None:
 
 
 def lock_schema(connection: Connection) -> None:
-    """Have the schema alone until the transaction ends, so that one program upgrades it."""
+    """Lock the schema until the transaction ends, so that only one program upgrades it."""
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _key(connection, "upgrade")})
 
 
 def try_lock(connection: Connection, name: str) -> bool:
-    """Take the lock `name` for the session of this connection, unless another session has it."""
+    """Take the lock `name` for this connection's session. Returns False if another session has it."""
     key = _key(connection, name)
     return connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": key}) is True
 
 
 def unlock(connection: Connection, name: str) -> None:
-    """Give the lock `name` back."""
+    """Release the lock `name`."""
     connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _key(connection, name)})
 
 
 def holder(connection: Connection, name: str) -> str | None:
-    """What the program calls itself that has the lock `name`; None where nobody has it."""
+    """Return the application name of the program that holds the lock `name`, or None."""
     key = _key(connection, name) % 2**64
     asked = text(
         "SELECT coalesce(a.application_name, '') "
@@ -143,7 +143,7 @@ def _key(connection: Connection, name: str) -> int:
 
 
 def advice(error: Any, lost: bool) -> str:
-    """What psycopg's error means for a store, and what to do; `lost` where the connection broke."""
+    """Return the meaning of psycopg's error for a store, and what to do. `lost`: the connection broke."""
     words = " ".join(str(error).split())
     state = error.sqlstate or ""
     for length in (5, 3, 2):

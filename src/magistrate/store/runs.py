@@ -1,6 +1,7 @@
-"""Runs of a store and their samples: the record of a run, finding one by name, questions and changes.
+"""Runs of a store and their samples: the record of a run, finding one by name, queries and changes.
 
-The functions take an open connection within a transaction; values reach the database as parameters only.
+The functions take an open connection within a transaction. Values are passed to the database as parameters
+only.
 """
 
 from __future__ import annotations
@@ -43,17 +44,16 @@ Status = Literal["running", "done", "interrupted", "failed", "killed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run: what judged what, how far it came, and how many outcomes of each kind it has.
+    """The record of one run: its data, judges and model, its status, and its outcomes by kind.
 
-    `number` counts the runs of a store in the order they were created. Times are in UTC;
-    `finished_at` is None while `status` is `running`, which a killed run stays until it is `seen`;
-    `reason` is why it stopped, where that is known. `seconds` is how long it was at work in all, None
-    where nobody knows. `dataset_version` names the stored data set that was read, if one was. `n_total` is
-    how many samples were planned, None where nobody knew; `n_samples` how many are stored. `judges` are
-    the keys of `recipes`, then any other judge with an outcome, sorted. The counts are over all judges
-    together. `scoring` says by judge how its scores are read; a judge is not among it where nobody knows, as
-    in runs of a Magistrate that did not store it. `revision` goes up with everything that could change a
-    figure of the run.
+    `number` counts the runs of a store in order of creation. Times are in UTC. `finished_at` is None while
+    `status` is `running`; a killed run keeps that status until `Store.seen` checks it. `reason` is why it
+    stopped, if known. `seconds` is the total working time, None if unknown. `dataset_version` names the
+    stored data set that was read, if any. `n_total` is the planned number of samples, None if unknown;
+    `n_samples` the number stored. `judges` are the keys of `recipes`, then any other judge with an outcome,
+    sorted. The counts are over all judges. `scoring` states by judge how its scores are read; it lacks
+    judges for which this is unknown, as in runs of older versions of Magistrate. `revision` increases with
+    every change that may affect a metric of the run.
     """
 
     id: str
@@ -84,7 +84,7 @@ class RunRecord:
 
     @property
     def n_outcomes(self) -> int:
-        """Verdicts, failures and abstentions together."""
+        """The number of verdicts, failures and abstentions."""
         return self.n_verdicts + self.n_failures + self.n_abstentions
 
 
@@ -92,7 +92,7 @@ Value = TypeVar("Value")
 
 ROWS_AT_ONCE = 500
 _RUN_ID = re.compile(r"[0-9a-z-]{1,40}")
-# Positions have no gaps, and the last one is found without counting.
+# Positions have no gaps, so the last one gives the count.
 _SIZE = func.coalesce(
     select(func.max(run_samples.c.position) + 1).where(run_samples.c.run_id == runs.c.id).scalar_subquery(), 0
 ).label("n_samples")
@@ -111,30 +111,30 @@ _KEPT_ELSEWHERE = or_(
 
 
 def insert_run(connection: Connection, row: Mapping[str, Any], tags: Iterable[str]) -> None:
-    """A new run; an integrity error where its id is taken."""
+    """Insert a new run. Raises an integrity error if its id is taken."""
     connection.execute(insert(runs), [row])
     change_tags(connection, row["id"], tags, ())
 
 
 def run_exists(connection: Connection, run_id: str) -> bool:
-    """Is there a run of exactly this id?"""
+    """Return whether there is a run of exactly this id."""
     return connection.scalar(select(exists().where(runs.c.id == run_id))) is True
 
 
 def newest_run_id(connection: Connection) -> str | None:
-    """Which run was created last?"""
+    """Return the id of the run that was created last."""
     return connection.scalar(select(runs.c.id).order_by(runs.c.number.desc()).limit(1))
 
 
 def run_ids_named(connection: Connection, name: str) -> list[str]:
-    """Which runs bear this name? Newest first."""
+    """Return the ids of the runs with this name, newest first."""
     return list(
         connection.scalars(select(runs.c.id).where(runs.c.name == name).order_by(runs.c.number.desc()))
     )
 
 
 def run_ids_starting(connection: Connection, prefix: str) -> list[str]:
-    """Which runs' ids begin with `prefix`? Newest first."""
+    """Return the ids of the runs that begin with `prefix`, newest first."""
     if not _RUN_ID.fullmatch(prefix):
         return []
     matching = select(runs.c.id).where(runs.c.id.startswith(prefix, autoescape=True))
@@ -142,7 +142,7 @@ def run_ids_starting(connection: Connection, prefix: str) -> list[str]:
 
 
 def ids_and_names(connection: Connection, limit: int) -> list[str]:
-    """By which words can the newest runs be called?"""
+    """Return the ids and names of the newest runs."""
     rows = connection.execute(select(runs.c.id, runs.c.name).order_by(runs.c.number.desc()).limit(limit))
     return [word for row in rows for word in row if word is not None]
 
@@ -156,7 +156,7 @@ def runs_where(
     dataset: str | None = None,
     unfinished_digest: str | None = None,
 ) -> list[RunRecord]:
-    """Which runs meet every condition given, newest first, and how far is each?"""
+    """Return the records of the runs that meet all given conditions, newest first."""
     chosen = select(runs).order_by(runs.c.number.desc()).limit(limit)
     if run_id is not None:
         chosen = chosen.where(runs.c.id == run_id)
@@ -190,7 +190,7 @@ def finish_run(
     n_total: int | None,
     reason: str | None,
 ) -> None:
-    """The run is over, or not any more; `n_total` is kept as it was where None."""
+    """Set the final status of the run, or reopen it. `n_total` is not changed if None."""
     changes: dict[str, Any] = {"status": status, "finished_at": finished_at, "reason": reason}
     if n_total is not None:
         changes["n_total"] = n_total
@@ -198,29 +198,29 @@ def finish_run(
 
 
 def expect(connection: Connection, run_id: str, n_total: int) -> None:
-    """The run has so many samples to judge."""
+    """Set the number of samples to judge."""
     change_run(connection, run_id, n_total=n_total)
 
 
 def add_seconds(connection: Connection, run_id: str, seconds: float) -> None:
-    """The run has been at work for so many more seconds."""
+    """Add to the run's working time."""
     longer = func.coalesce(runs.c.seconds, 0.0) + seconds
     change_run(connection, run_id, seconds=longer)
 
 
 def change_run(connection: Connection, run_id: str, **changes: Any) -> None:
-    """The run is not what it was: figures counted before are of an earlier revision."""
+    """Change the run and increase its revision, so that cached metrics are outdated."""
     changes["revision"] = runs.c.revision + 1
     connection.execute(update(runs).where(runs.c.id == run_id).values(changes))
 
 
 def rename_run(connection: Connection, run_id: str, name: str | None) -> None:
-    """The run bears another name, or none."""
+    """Set the name of the run, or remove it."""
     connection.execute(update(runs).where(runs.c.id == run_id).values(name=name))
 
 
 def change_tags(connection: Connection, run_id: str, add: Iterable[str], remove: Iterable[str]) -> None:
-    """The run bears the tags in `add` and none of those in `remove`."""
+    """Add and remove tags of the run."""
     for tag in dict.fromkeys(add):
         connection.execute(insert_missing(connection, run_tags), [{"run_id": run_id, "tag": tag}])
     for tag in remove:
@@ -228,9 +228,9 @@ def change_tags(connection: Connection, run_id: str, add: Iterable[str], remove:
 
 
 def delete_run(connection: Connection, run_id: str) -> None:
-    """The run is gone with its outcomes, and the samples that nothing else uses."""
+    """Delete the run with its outcomes, and the samples that nothing else uses."""
     lock_run(connection, run_id)
-    # A sample that is found unused here must not be used by another program before it is gone.
+    # A sample that is found unused here must not be used by another program before it is deleted.
     stop_writers(connection, samples)
     mine = select(run_samples.c.sample_key).where(run_samples.c.run_id == run_id)
     others = exists().where(run_samples.c.sample_key == samples.c.key, run_samples.c.run_id != run_id)
@@ -239,14 +239,14 @@ def delete_run(connection: Connection, run_id: str) -> None:
 
 
 def lock_run(connection: Connection, run_id: str) -> None:
-    """Have the run's row alone until the transaction ends; those that refer to it may go on."""
+    """Lock the run's row until the transaction ends. Rows that refer to it can still be written."""
     connection.execute(select(runs.c.id).where(runs.c.id == run_id).with_for_update(key_share=True))
 
 
 def run_from(
     row: Any, tags: Sequence[str], counts: Mapping[str, Mapping[str, int]], n_samples: int
 ) -> RunRecord:
-    """The record of a run's row; `counts` are outcomes by judge and kind."""
+    """Return the record of a run's row. `counts` are outcomes by judge and kind."""
 
     def count(kind: str) -> int:
         return sum(kinds.get(kind, 0) for kinds in counts.values())
@@ -282,14 +282,14 @@ def run_from(
 
 
 def _seconds(row: Any) -> float | None:
-    """How long a run was at work; runs of older stores only say when they began and ended."""
+    """Return the run's working time. For runs of older stores it is the time from creation to finish."""
     if row.seconds is not None or row.finished_at is None:
         return row.seconds  # type: ignore[no-any-return]
     passed: float = (row.finished_at - row.created_at).total_seconds()
-    return passed if passed >= 0 else None  # somebody set the clock back meanwhile
+    return passed if passed >= 0 else None  # the clock was set back meanwhile
 
 
-# --- which run is meant -----------------------------------------------------------------------------
+# --- finding a run ----------------------------------------------------------------------------------
 
 LAST = "last"
 WORDS_COMPARED = 1000
@@ -304,12 +304,12 @@ def require_run(connection: Connection, run_id: str) -> None:
 
 
 def record_of(connection: Connection, run_id: str) -> RunRecord:
-    """The record of a run that exists."""
+    """Return the record of a run that exists."""
     return runs_where(connection, run_id=run_id)[0]
 
 
 def resolve(connection: Connection, ref: str) -> str:
-    """The id of the run that `ref` means: `last`, an id, a name or the beginning of an id."""
+    """Return the id of the run that `ref` names: `last`, an id, a name or a prefix of an id."""
     if ref == LAST:
         newest = newest_run_id(connection)
         if newest is None:
@@ -331,8 +331,8 @@ def _unknown_run(connection: Connection, ref: str) -> SpecError:
 
 
 def near(word: str, known: Sequence[str]) -> str:
-    """The words of `known` that look like `word`, or some of them, for an error to show."""
-    # Comparing takes time that grows with the square of the length, and ids may be long.
+    """Return a text with the words of `known` similar to `word`, or else some of them, for an error."""
+    # Comparison time is quadratic in the length, and ids may be long.
     shortened = {candidate[:_LETTERS_COMPARED]: candidate for candidate in known}
     matches = get_close_matches(word[:_LETTERS_COMPARED], shortened, n=_WORDS_LISTED, cutoff=0.5)
     if matches:
@@ -346,7 +346,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def shown(word: str) -> str:
-    """Outside text for an error: quoted, on one line, not long."""
+    """Return untrusted text for an error: quoted, on one line, shortened."""
     return shorten(repr(word))
 
 
@@ -354,9 +354,9 @@ def shown(word: str) -> str:
 
 
 def append_samples(connection: Connection, run_id: str, chunk: Sequence[tuple[str, str | None, str]]) -> None:
-    """More samples for a run, as ids, labels and bodies, after those it has.
+    """Append samples, as ids, labels and bodies, to a run.
 
-    An id that the run has is an integrity error.
+    Raises an integrity error for an id that the run already has.
     """
     lock_run(connection, run_id)
     last = connection.scalar(select(func.max(run_samples.c.position)).where(run_samples.c.run_id == run_id))
@@ -380,14 +380,14 @@ def append_samples(connection: Connection, run_id: str, chunk: Sequence[tuple[st
 
 
 def keep_samples(connection: Connection, bodies: Mapping[str, str]) -> None:
-    """The contents of samples by their keys; those that are there already are left alone."""
-    # In one order everywhere, so that two programs with the same samples never wait for each other.
+    """Insert sample contents by their keys. Existing ones are not changed."""
+    # Always in the same order, so that two programs with the same samples cannot deadlock.
     rows = [{"key": key, "body": bodies[key]} for key in sorted(bodies)]
     connection.execute(insert_missing(connection, samples), rows)
 
 
 def replace_sample(connection: Connection, run_id: str, sample_id: str, label: str | None, body: str) -> bool:
-    """The run's sample of this id has another content; False where the run has no such sample."""
+    """Replace the content of the run's sample of this id. Returns False if the run has no such sample."""
     lock_run(connection, run_id)
     stop_writers(connection, samples)
     mine = (run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
@@ -407,15 +407,15 @@ def replace_sample(connection: Connection, run_id: str, sample_id: str, label: s
 
 
 def has_sample(connection: Connection, run_id: str, sample_id: str) -> bool:
-    """Does the run have a sample of this id?"""
+    """Return whether the run has a sample of this id."""
     found = exists().where(run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
     return connection.scalar(select(found)) is True
 
 
 def samples_of(connection: Connection, run_id: str, damaged: list[str] | None = None) -> Iterator[Sample]:
-    """What did the run judge, in order?
+    """Yield the samples of the run, in order.
 
-    Samples that are damaged are left out and named in `damaged`; without it they raise `StoreError`.
+    Damaged samples are skipped and named in `damaged`. Without that list they raise `StoreError`.
     """
     asked = select(run_samples.c.sample_id, samples.c.body).join_from(run_samples, samples)
     asked = asked.where(run_samples.c.run_id == run_id).order_by(run_samples.c.position)
@@ -424,9 +424,9 @@ def samples_of(connection: Connection, run_id: str, damaged: list[str] | None = 
 
 
 def samples_with(connection: Connection, run_id: str, known: dict[str, Sample]) -> list[Sample]:
-    """What did the run judge, in order? Contents that are `known` by their keys are not read anew.
+    """Return the samples of the run, in order. Contents that are in `known`, by key, are not read again.
 
-    The others are among them afterwards.
+    Contents that are read are added to `known`.
     """
     asked = select(run_samples.c.sample_id, run_samples.c.sample_key).order_by(run_samples.c.position)
     rows = connection.execute(asked.where(run_samples.c.run_id == run_id)).all()
@@ -441,7 +441,7 @@ def samples_with(connection: Connection, run_id: str, known: dict[str, Sample]) 
 
 
 def samples_after(connection: Connection, run_id: str, position: int) -> list[tuple[int, Sample]]:
-    """What are the run's next samples after a position, with theirs? At most as many as fit at once."""
+    """Return the run's next samples after a position, with their positions: at most `ROWS_AT_ONCE`."""
     asked = select(run_samples.c.position, run_samples.c.sample_id, samples.c.body)
     asked = asked.join_from(run_samples, samples)
     asked = asked.where(run_samples.c.run_id == run_id, run_samples.c.position > position)
@@ -450,7 +450,7 @@ def samples_after(connection: Connection, run_id: str, position: int) -> list[tu
 
 
 def sample_of(connection: Connection, run_id: str, sample_id: str) -> Sample | None:
-    """What is the run's sample of this id?"""
+    """Return the run's sample of this id, or None."""
     asked = select(samples.c.body).join_from(run_samples, samples)
     body = connection.scalar(
         asked.where(run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
@@ -459,13 +459,13 @@ def sample_of(connection: Connection, run_id: str, sample_id: str) -> Sample | N
 
 
 def sample_ids(connection: Connection, run_id: str, limit: int | None = None) -> list[str]:
-    """What are the run's samples, or the first of them, called?"""
+    """Return the ids of the run's samples, or of the first `limit` of them."""
     asked = select(run_samples.c.sample_id).where(run_samples.c.run_id == run_id)
     return list(connection.scalars(asked.order_by(run_samples.c.position).limit(limit)))
 
 
 def read(make: Callable[[], Value], damaged: list[str] | None) -> Iterator[Value]:
-    """What `make` makes; nothing where it is damaged and that is noted, else `StoreError`."""
+    """Yield the result of `make`. If it is damaged, note that in `damaged`, or raise `StoreError`."""
     try:
         made = make()
     except StoreError as error:
@@ -477,6 +477,6 @@ def read(make: Callable[[], Value], damaged: list[str] | None) -> Iterator[Value
 
 
 def streamed(connection: Connection, asked: Select[Any]) -> Iterator[Any]:
-    """The rows of an answer, some at a time."""
+    """Yield the rows of a query in batches."""
     with connection.execute(asked.execution_options(yield_per=ROWS_AT_ONCE)) as rows:
         yield from rows

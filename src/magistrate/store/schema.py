@@ -1,7 +1,7 @@
-"""The tables of the newest schema, and the statements that differ between SQLite and PostgreSQL.
+"""Tables of the newest schema, and the statements that differ between SQLite and PostgreSQL.
 
-`migrations` creates the tables. Text from outside is kept by `Words`, documents as the ASCII JSON of `codec`
-in text columns (a JSON column type refuses `\\u0000`), so that every string survives, whatever it holds.
+`migrations` creates the tables. Untrusted text is stored with `Words`, documents as the ASCII JSON of `codec`
+in text columns (a JSON column type rejects `\\u0000`), so that every string can be stored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
 
 
 class Words(TypeDecorator[str]):
-    """Any Python string as database text: backslash, NUL and surrogates become `\\uXXXX`."""
+    """Stores any Python string as database text: backslash, NUL and surrogates become `\\uXXXX`."""
 
     impl = Text
     cache_ok = True
@@ -52,7 +52,7 @@ class Words(TypeDecorator[str]):
 
 
 class Instant(TypeDecorator[datetime]):
-    """A moment as text in UTC with microseconds, which sorts as time does."""
+    """Stores a time as text in UTC with microseconds, which sorts chronologically."""
 
     impl = Text
     cache_ok = True
@@ -64,7 +64,7 @@ class Instant(TypeDecorator[datetime]):
         return None if value is None else datetime.fromisoformat(value)
 
 
-# A number that the database gives; SQLite gives one for this type only.
+# A number that the database generates; SQLite generates one for this type only.
 Number = Integer().with_variant(BigInteger(), "postgresql")
 
 metadata = MetaData()
@@ -118,7 +118,7 @@ samples = Table(
     Column("body", Text, nullable=False),
 )
 
-# The key's foreign key waits for the commit, so that samples can go before the run that names them.
+# The foreign key of `sample_key` is checked at commit, so that samples can be deleted before their run.
 run_samples = Table(
     "run_samples",
     metadata,
@@ -136,8 +136,8 @@ run_samples = Table(
     Index("run_samples_key", "sample_key"),
 )
 
-# Outcomes name their sample by its position: small keys, and the index reads them in dataset order.
-# `gold` is the sample's label, so that a cell of a confusion matrix is one stretch of an index.
+# Outcomes refer to their sample by position: keys are small, and the index has them in data set order.
+# `gold` is the sample's label, so that a cell of a confusion matrix is one range of an index.
 outcomes = Table(
     "outcomes",
     metadata,
@@ -168,7 +168,7 @@ outcomes = Table(
     Index("outcomes_scores", "run_id", "judge", "label", "gold", "score", "position"),
 )
 
-# Apart from the outcomes, so that a report never reads past them.
+# In a separate table from outcomes, so that a report does not read them.
 steps = Table(
     "steps",
     metadata,
@@ -176,8 +176,8 @@ steps = Table(
     Column("body", Text, nullable=False),
 )
 
-# What was counted of a judge's outcomes in a run, as the run was at a revision; all of it can be counted
-# anew. `body` and `scores` come last, for lists do not read them.
+# Cached metrics of a judge's outcomes, as of a revision of the run; all of them can be computed
+# again. `body` and `scores` come last, since lists do not read them.
 figures = Table(
     "figures",
     metadata,
@@ -198,7 +198,7 @@ figures = Table(
     Column("scores", LargeBinary, nullable=False),
 )
 
-# A data set is stored once, by the sha256 of what it holds, whatever names and versions it has.
+# A data set is stored once, by the sha256 of its content, regardless of its names and versions.
 dataset_contents = Table(
     "dataset_contents",
     metadata,
@@ -233,10 +233,10 @@ dataset_versions = Table(
     Index("dataset_versions_digest", "digest"),
 )
 
-# --- what is watched --------------------------------------------------------------------------------
+# --- watching ---------------------------------------------------------------------------------------
 
-# A trace is read again once `changed`, which counts the spans that came or changed, is beyond `read`; `since`
-# is when the first of those came that nobody has read. All moments are of this side's clock.
+# A trace is read again when `changed`, which counts new and changed spans, is greater than `read`. `since`
+# is when the first unread span arrived. All times are from the local clock.
 traces = Table(
     "traces",
     metadata,
@@ -264,8 +264,8 @@ spans = Table(
     Column("body", Text, nullable=False),
 )
 
-# What a trace offers to be judged. `content` is the sha256 of what a judge reads, None where something is
-# missing; the revision goes up with it. `gone` is 1 where later spans showed something else in its place.
+# Targets that can be judged in a trace. `content` is the sha256 of the judge's input, None if something is
+# missing; the revision increases with it. `gone` is 1 if later spans showed another target in its place.
 targets = Table(
     "targets",
     metadata,
@@ -284,7 +284,7 @@ targets = Table(
     Index("targets_seen", "kind", "seen_at"),
 )
 
-# The run that a version's outcomes are kept in is made with the first of them.
+# The run for a version's outcomes is created with the first of them.
 rules = Table(
     "rules",
     metadata,
@@ -297,9 +297,9 @@ rules = Table(
     Index("rules_run", "run_id"),
 )
 
-# What a rule decided of a target: of each pair one row is not superseded. `due_at` is when somebody has to
-# look at it again, None where that is never; who has it in work holds the `lease`. `asked` lists what each
-# judge said, `outcome_id` is the last of it.
+# Decisions of rules on targets: one row per pair is not superseded. `due_at` is when a worker has to
+# process it again, None for never; the worker on it holds the `lease`. `asked` lists the results of the
+# judges, `outcome_id` is the last outcome.
 decisions = Table(
     "decisions",
     metadata,
@@ -337,7 +337,7 @@ Index(
     postgresql_where=decisions.c.state != "superseded",
 )
 
-# What a rule has spent in each hour, on how many targets, and at most on one of them.
+# Spending of a rule per hour: the totals, the number of targets, and the maximum for one target.
 spending = Table(
     "spending",
     metadata,
@@ -352,9 +352,9 @@ spending = Table(
     Column("most_dollars", Double, nullable=False),
 )
 
-# --- what people label ------------------------------------------------------------------------------
+# --- labels by people -------------------------------------------------------------------------------
 
-# `population` is how many samples were there to draw from, `covered` how many of them could be drawn at all.
+# `population` is the number of samples to draw from, `covered` the number with a chance to be drawn.
 label_queues = Table(
     "label_queues",
     metadata,
@@ -398,7 +398,7 @@ def _of_an_item() -> ForeignKeyConstraint:
     )
 
 
-# Who has an item at hand, and whether the judge's verdict was `shown` to them; the row stays when it is over.
+# Who has leased an item, and whether the judge's verdict was `shown` to them; rows of ended leases stay.
 label_leases = Table(
     "label_leases",
     metadata,
@@ -410,7 +410,7 @@ label_leases = Table(
     _of_an_item(),
 )
 
-# Only ever appended to: the newest revision of an annotator is what they say.
+# Append-only: an annotator's newest revision is their current label.
 labels = Table(
     "labels",
     metadata,
@@ -430,7 +430,7 @@ labels = Table(
     _of_an_item(),
 )
 
-# What was decided of an item, from the labels of these ids; only ever appended to.
+# Adjudicated gold labels of items, from the labels of these ids; append-only.
 label_gold = Table(
     "label_gold",
     metadata,
@@ -446,7 +446,7 @@ label_gold = Table(
     _of_an_item(),
 )
 
-# What goes out to a `destination`, once for each `key`: a judge's outcome, or an alert in `body`.
+# Messages to a `destination`, one per `key`: a judge's outcome, or an alert in `body`.
 outbox = Table(
     "outbox",
     metadata,
@@ -467,7 +467,7 @@ outbox = Table(
     Index("outbox_outcome", "outcome_id"),
 )
 
-# Whether an alert fires, since when, and what was seen when it was last looked at.
+# States of alerts: whether it fires, since when, and the values at the last check.
 alerts = Table(
     "alerts",
     metadata,
@@ -479,18 +479,18 @@ alerts = Table(
 )
 
 
-# --- where the two databases differ -----------------------------------------------------------------
+# --- differences of the databases -------------------------------------------------------------------
 
 
 def is_server(connection: Connection) -> bool:
-    """Is it PostgreSQL?"""
+    """Return whether the database is PostgreSQL."""
     return connection.dialect.name == "postgresql"
 
 
 def insert_or(connection: Connection, table: Table) -> Any:
-    """An insert that can say what is to happen to a row that is there already."""
+    """Return an insert statement that supports conflict clauses."""
     if is_server(connection):
-        # Two dozen modules that a file has no use for.
+        # Two dozen modules that SQLite does not need.
         from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
         return postgresql_insert(table)
@@ -498,11 +498,11 @@ def insert_or(connection: Connection, table: Table) -> Any:
 
 
 def insert_missing(connection: Connection, table: Table) -> Any:
-    """An insert that leaves rows alone that are there already."""
+    """Return an insert statement that skips rows that already exist."""
     return insert_or(connection, table).on_conflict_do_nothing()
 
 
 def stop_writers(connection: Connection, table: Table) -> None:
-    """Let nobody else write to the table until the transaction ends; SQLite has one writer anyway."""
+    """Block other writers of the table until the transaction ends. SQLite has only one writer anyway."""
     if is_server(connection):
         connection.execute(text(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE"))

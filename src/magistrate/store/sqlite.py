@@ -1,6 +1,7 @@
-"""An SQLite file as a store: its connections, the locks beside it, and what its errors mean.
+"""An SQLite file as a store: its connections, lock files and error messages.
 
-A store that may not be written can be read: SQLite is told so, since it would want to make files beside it.
+A store without write permission can be read. SQLite then needs special options, since it would otherwise
+create files beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from magistrate.errors import StoreError
 if TYPE_CHECKING:
     from filelock import FileLock
 
-# Somebody who only asks whether a run is held takes its lock for a moment; this outlasts that.
+# Checking whether a run is locked takes its lock for a moment; this waits longer than that.
 _PATIENCE = 0.3
 _PLAIN = re.compile(r"[0-9a-z-]{1,40}")
 
@@ -44,7 +45,7 @@ _ADVICE = {
 
 
 def engine_on(path: Path, busy_seconds: float) -> Engine:
-    """An engine on the file at `path`, whose folders are made."""
+    """Return an engine on the file at `path`; its parent folders are created."""
     if path.is_dir():
         raise StoreError("it is a folder; name a file in it")
     try:
@@ -53,7 +54,7 @@ def engine_on(path: Path, busy_seconds: float) -> Engine:
         raise StoreError(
             f"its folder cannot be made ({error.strerror}); choose another path with --store"
         ) from error
-    # No pool: a stream that is never read to its end must not leave a connection open behind it.
+    # No pool: a stream that is never read to its end must not leave a connection open.
     engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
 
     def choose(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
@@ -71,11 +72,11 @@ def engine_on(path: Path, busy_seconds: float) -> Engine:
 
 
 def reading_only(path: Path) -> str | None:
-    """How SQLite is to open a file that cannot be written, as the query of a URI; None where it can be.
+    """Return the URI query with which SQLite opens a file without write permission; None if it is writable.
 
-    Without the right to make files beside it, SQLite reads what other programs have written meanwhile only
-    while their files `-wal` and `-shm` are there. Where they are not, nobody is writing: the file is taken
-    as one that does not change, until the next question. Raises `StoreError` where only `-wal` is there.
+    If SQLite cannot create files beside it, it sees concurrent changes only while the files `-wal` and
+    `-shm` exist. If they do not, no process is writing, and the file is treated as immutable until the next
+    query. Raises `StoreError` if only `-wal` exists.
     """
     real = path.resolve()
     if not real.exists():
@@ -92,12 +93,12 @@ def reading_only(path: Path) -> str | None:
 
 
 def writable(path: Path) -> bool:
-    """May this process, as whom it acts, write what is there? Nothing is opened, which could end a lock."""
+    """Return whether this process may write the path. The file is not opened, since that could end a lock."""
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def advice(error: sqlite3.Error) -> str:
-    """What the error means for a store, and what to do."""
+    """Return the meaning of the error for a store, and what to do."""
     name = getattr(error, "sqlite_errorname", "")
     for code, words in _ADVICE.items():
         if name == code or name.startswith(f"{code}_"):
@@ -108,7 +109,7 @@ def advice(error: sqlite3.Error) -> str:
 def _configure(connection: Any, busy_seconds: float, *, writes: bool) -> None:
     # SQLAlchemy's begin event opens every transaction; the driver must not open its own.
     connection.isolation_level = None
-    # A damaged text is told with its sample, and does not end the reading of all others.
+    # A damaged text is reported with its sample and does not stop the reading of the others.
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     try:
         connection.execute(f"PRAGMA busy_timeout = {round(busy_seconds * 1000)}")
@@ -117,14 +118,14 @@ def _configure(connection: Any, busy_seconds: float, *, writes: bool) -> None:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
-        # The pool does not know the connection yet and would leave it open.
+        # The pool does not know the connection yet and would not close it.
         connection.close()
         raise
 
 
 @contextmanager
 def synced(connection: Connection) -> Iterator[None]:
-    """Let commits of this connection wait until they are on the disk; not within a transaction."""
+    """Make commits of this connection wait for the disk. Must not be used within a transaction."""
     driver = connection.connection.driver_connection
     assert driver is not None
     driver.execute("PRAGMA synchronous = FULL")
@@ -135,7 +136,7 @@ def synced(connection: Connection) -> Iterator[None]:
 
 
 def _switch_to_wal(connection: Any, busy_seconds: float) -> None:
-    # SQLite does not wait when two programs switch a new file at once: one of them is refused.
+    # SQLite does not wait if two programs switch a new file at once, but fails for one of them.
     deadline = time.monotonic() + busy_seconds
     while True:
         try:
@@ -156,28 +157,28 @@ def _begin(connection: Connection) -> None:
 
 
 def try_lock(store: Path, run_id: str) -> Callable[[], None] | None:
-    """Take a run's lock file, and return what lets it go again; None where another process has it.
+    """Take a run's lock file and return a function to release it; None if another process has it.
 
-    The operating system frees it when this process ends, however it does.
+    The operating system frees it when this process ends for any reason.
     """
     path = _lock_path(store, run_id)
     lock = _acquired(path, _PATIENCE)
     if lock is None:
         return None
-    with suppress(OSError):  # a system that locks the bytes too will not have them written
+    with suppress(OSError):  # some systems also lock the bytes against writing
         path.write_text(f"pid {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
     return lambda: _let_go(path, lock)
 
 
 def holder(store: Path, run_id: str) -> str:
-    """Which process has a run's lock file, as far as the file says it."""
+    """Return which process has a run's lock file, as recorded in the file."""
     with suppress(OSError, ValueError):
         return _lock_path(store, run_id).read_text(encoding="utf-8")[:200]
     return ""
 
 
 def is_locked(store: Path, run_id: str) -> bool:
-    """Does some process hold the run's lock file? One that a killed process left is cleared away."""
+    """Return whether a process holds the run's lock file. The file of a killed process is removed."""
     path = _lock_path(store, run_id)
     if not path.exists():
         return False
@@ -190,7 +191,7 @@ def is_locked(store: Path, run_id: str) -> bool:
 
 
 def _seen_held(path: Path) -> bool:
-    """The same of a file that cannot be written; without a way to know, a run is at work as it says."""
+    """Check a lock file without write permission. If this is not possible, the run counts as locked."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -204,7 +205,7 @@ def _seen_held(path: Path) -> bool:
 
 
 def _lock_path(store: Path, run_id: str) -> Path:
-    # Through links, so that a store of two names has one lock.
+    # Resolve links, so that a store with two names has one lock.
     store = store.resolve()
     name = run_id if _PLAIN.fullmatch(run_id) else sha256(run_id.encode("utf-8", "replace")).hexdigest()
     return store.with_name(f"{store.name}-{name}.lock")
@@ -227,7 +228,7 @@ def _acquired(path: Path, patience: float) -> FileLock | None:
 
 
 def _let_go(path: Path, lock: FileLock) -> None:
-    # While it is still ours: whoever opened the file before notices that it has no name any more.
+    # Unlink while the lock is still held: processes that already opened the file notice that it is gone.
     with suppress(OSError):
         path.unlink()
     lock.release()

@@ -1,4 +1,4 @@
-"""The store: runs, their samples and outcomes, and data sets, in an SQLite file or a PostgreSQL database."""
+"""The store: runs with samples and outcomes, and data sets, in an SQLite file or a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -48,28 +48,28 @@ _IDS_TRIED = 100
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(RunLists, OutcomeLists, WatchLists):
-    """The store at one moment, whatever is written meanwhile; valid inside the `with` that made it.
+    """A consistent view of the store at one moment, valid inside the `with` that created it.
 
-    Methods that take a run's id raise `SpecError` where there is no run of exactly this id.
+    Methods with a run id raise `SpecError` if there is no run of exactly this id.
     """
 
     _connection: Connection
 
     def record(self, run_id: str) -> RunRecord:
-        """What is known of the run as a whole."""
+        """Return the record of the run."""
         require_run(self._connection, run_id)
         return record_of(self._connection, run_id)
 
     def samples(self, run_id: str, damaged: list[str] | None = None) -> Iterator[Sample]:
-        """A run's samples in the order they were added.
+        """Yield a run's samples in the order they were added.
 
-        One that is damaged is left out and named in `damaged`; without that list it raises `StoreError`.
+        Damaged ones are skipped and named in `damaged`. Without that list they raise `StoreError`.
         """
         require_run(self._connection, run_id)
         return runs.samples_of(self._connection, run_id, damaged)
 
     def samples_with(self, run_id: str, known: dict[str, Sample]) -> list[Sample]:
-        """The same, but contents that are `known` by their keys are not read anew; the others are added."""
+        """Return a run's samples. Contents in `known`, by key, are not read again; others are added to it."""
         require_run(self._connection, run_id)
         return runs.samples_with(self._connection, run_id, known)
 
@@ -82,9 +82,9 @@ class Snapshot(RunLists, OutcomeLists, WatchLists):
         with_steps: bool = False,
         damaged: list[str] | None = None,
     ) -> Iterator[Outcome]:
-        """A run's outcomes by sample, then by judge; without `with_steps` their `steps` are empty.
+        """Yield a run's outcomes by sample, then by judge. Without `with_steps`, their `steps` are empty.
 
-        One that is damaged is left out and named in `damaged`; without that list it raises `StoreError`.
+        Damaged ones are skipped and named in `damaged`. Without that list they raise `StoreError`.
         """
         require_run(self._connection, run_id)
         return outcomes.outcomes_of(
@@ -99,21 +99,22 @@ class Snapshot(RunLists, OutcomeLists, WatchLists):
     def readable(
         self, run_id: str, damaged: list[str], *, judge: str | None = None, with_steps: bool = False
     ) -> tuple[dict[str, Sample], Iterator[Outcome]]:
-        """A run's samples by id, and the outcomes of these; `damaged` names what is left out for being so.
+        """Return a run's samples by id, and their outcomes. Damaged records are skipped and named in
+        `damaged`.
 
-        It is whole once the outcomes are read to their end.
+        `damaged` is complete once all outcomes are read.
         """
         found = {sample.id: sample for sample in self.samples(run_id, damaged)}
         said = self.outcomes(run_id, judge=judge, with_steps=with_steps, damaged=damaged)
         return found, (outcome for outcome in said if outcome.sample_id in found)
 
     def bare_outcomes(self, run_id: str, judge: str) -> Iterator[Outcome]:
-        """A judge's outcomes by sample, with their labels, scores and codes and nothing else."""
+        """Yield a judge's outcomes by sample, with labels, scores and codes only."""
         require_run(self._connection, run_id)
         return outcomes.bare_outcomes_of(self._connection, run_id, judge)
 
     def sample(self, run_id: str, sample_id: str) -> Sample:
-        """One sample of a run; `SpecError` lists near ids where it has none of this id."""
+        """Return one sample of a run. `SpecError` lists similar ids if it does not exist."""
         require_run(self._connection, run_id)
         found = runs.sample_of(self._connection, run_id, sample_id)
         if found is None:
@@ -125,11 +126,11 @@ class Snapshot(RunLists, OutcomeLists, WatchLists):
 class Store(DatasetShelf):
     """Runs in one SQLite file or PostgreSQL database, created or upgraded when opened; a context manager.
 
-    What a method has written is committed when it returns: `kill -9` loses nothing of it, a power cut
-    at most the last moments. Several processes may use one store, readers see every commit at once and
-    never wait for a writer. One `Store` is used by one thread at a time; open another for another
-    thread. Every method raises `StoreError` where the store cannot be read or written, `SpecError` where
-    a run or a sample is not known.
+    The writes of a method are committed when it returns: `kill -9` loses none of them, a power failure at
+    most the last moments. Several processes may use one store. Readers see every commit at once and never
+    wait for a writer. Use a `Store` in one thread at a time; open another one for another thread. Every
+    method raises `StoreError` if the store cannot be read or written, `SpecError` if a run or a sample is
+    not known.
     """
 
     @classmethod
@@ -141,11 +142,12 @@ class Store(DatasetShelf):
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         randomness: random.Random | None = None,
     ) -> Store:
-        """The store at a path, an `sqlite:///PATH` or a `postgresql://USER:PASSWORD@HOST/DATABASE` URL.
+        """Open the store at a path, an `sqlite:///PATH` or a `postgresql://USER:PASSWORD@HOST/DATABASE`
+        URL.
 
-        Folders of a path are made, a server's database is not. `busy_seconds` is how long a write waits
-        for another program's; `clock` gives times with a zone; `randomness` draws the ends of run ids,
-        by default the system's.
+        Folders of a path are created, a server's database is not. `busy_seconds` is how long a write waits
+        for that of another program. `clock` returns times with a zone. `randomness` draws the suffixes of
+        run ids, by default from the system.
         """
         found = place_of(place)
         engine = open_engine(found, busy_seconds)
@@ -159,32 +161,32 @@ class Store(DatasetShelf):
 
     @property
     def labels(self) -> Labels:
-        """Queues of what people are to label, and what they said."""
+        """Queues of items to label, and the labels of people."""
         return Labels(self._writing, self._writing_for_good, self._reading)
 
     @property
     def watched(self) -> Watched:
-        """How far watching is, and the states of its alerts."""
+        """The state of watching and of its alerts."""
         return Watched(self._writing, self._reading)
 
     @property
     def trace_deletion(self) -> TraceDeletion:
-        """What deletes traces with all that was made of them."""
+        """Deletion of traces with everything derived from them."""
         return TraceDeletion(self._writing, self._reading)
 
     @property
     def outbox(self) -> Outbox:
-        """What goes out to other programs."""
+        """Messages to other programs."""
         return Outbox(self._writing, self._reading)
 
-    # --- questions ------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------
 
     # --- runs as a whole ------------------------------------------------------------------------
 
     def find_run(self, ref: str) -> RunRecord:
-        """The run of an id, of a name, of the beginning of an id, or the `last` one created.
+        """Return the run with this id, name or id prefix, or the `last` one created.
 
-        `SpecError` lists near ones where none is found, and all where several are.
+        `SpecError` lists similar ones if none is found, and all if several are.
         """
         with self._reading() as connection:
             return record_of(connection, resolve(connection, ref))
@@ -192,30 +194,30 @@ class Store(DatasetShelf):
     def runs(
         self, limit: int | None = None, tag: str | None = None, dataset: str | None = None
     ) -> list[RunRecord]:
-        """Runs, newest first: at most `limit`, with this tag, over the dataset of this name."""
+        """Return runs, newest first: at most `limit`, with this tag, over the data set of this name."""
         with self._reading() as connection:
             return runs.runs_where(connection, limit=limit, tag=tag, dataset=dataset)
 
     def unfinished(self, dataset_digest: str) -> list[RunRecord]:
-        """Runs over the data of this digest that are not `done`, newest first."""
+        """Return runs over the data of this digest that are not `done`, newest first."""
         with self._reading() as connection:
             return runs.runs_where(connection, unfinished_digest=dataset_digest)
 
-    # --- what is in a run -----------------------------------------------------------------------
+    # --- contents of a run ----------------------------------------------------------------------
 
     def samples(self, run_id: str) -> Iterator[Sample]:
-        """A run's samples in the order they were added, as a stream over one moment's state."""
+        """Yield a run's samples in the order they were added, from a consistent snapshot."""
         self._check_run(run_id)
         return self._stream(lambda connection: runs.samples_of(connection, run_id))
 
     def sample_ids(self, run_id: str) -> list[str]:
-        """The ids of a run's samples, in the order they were added."""
+        """Return the ids of a run's samples, in the order they were added."""
         with self._reading() as connection:
             require_run(connection, run_id)
             return runs.sample_ids(connection, run_id)
 
     def samples_by_page(self, run_id: str) -> Iterator[Sample]:
-        """A run's samples in their order, some at a time: nothing stays open while somebody works on them."""
+        """Yield a run's samples in order, in pages, so that no transaction stays open during processing."""
         last = -1
         while True:
             with self._reading() as connection:
@@ -227,7 +229,7 @@ class Store(DatasetShelf):
             yield from (sample for _, sample in page)
 
     def sample(self, run_id: str, sample_id: str) -> Sample:
-        """One sample of a run; `SpecError` lists near ids where it has none of this id."""
+        """Return one sample of a run. `SpecError` lists similar ids if it does not exist."""
         with self.snapshot() as moment:
             return moment.sample(run_id, sample_id)
 
@@ -239,10 +241,9 @@ class Store(DatasetShelf):
         sample_id: str | None = None,
         with_steps: bool = False,
     ) -> Iterator[Outcome]:
-        """A run's outcomes in the order of its samples, then of judge names, as a stream.
+        """Yield a run's outcomes in the order of its samples, then of judge names.
 
-        All are of one moment's state, whatever is written meanwhile. Without `with_steps` their `steps`
-        are empty.
+        They come from a consistent snapshot. Without `with_steps`, their `steps` are empty.
         """
         self._check_run(run_id)
         return self._stream(
@@ -252,32 +253,32 @@ class Store(DatasetShelf):
         )
 
     def judged(self, run_id: str) -> set[tuple[str, str]]:
-        """The pairs of sample id and judge that have an outcome, of whatever kind."""
+        """Return the pairs of sample id and judge that have an outcome of any kind."""
         return set(self._pairs(run_id))
 
     def failed(self, run_id: str) -> dict[tuple[str, str], str]:
-        """The pairs of sample id and judge whose outcome is a failure, with its code."""
+        """Return the pairs of sample id and judge whose outcome is a failure, with its code."""
         return {pair: code for pair, (code, _) in self._pairs(run_id).items() if code is not None}
 
     def spent(self, run_id: str) -> Usage:
-        """What all outcomes of a run have spent together."""
+        """Return the total usage of all outcomes of a run."""
         with self._reading() as connection:
             require_run(connection, run_id)
             return outcomes.usage_of(connection, run_id)
 
     def dearest(self, run_id: str) -> Usage:
-        """What the outcome of a run has spent that took the most tokens."""
+        """Return the usage of the run's outcome with the most tokens."""
         with self._reading() as connection:
             require_run(connection, run_id)
             return outcomes.dearest_of(connection, run_id)
 
     def attempts(self, run_id: str) -> dict[tuple[str, str], int]:
-        """How often each pair of sample id and judge was tried, where it was more than once."""
+        """Return the number of attempts of each pair of sample id and judge that had more than one."""
         return {pair: attempt for pair, (_, attempt) in self._pairs(run_id).items() if attempt > 1}
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
-        """The store at one moment, for answers that must agree with each other."""
+        """Open a consistent view of the store, for queries that must agree with each other."""
         with self._reading() as connection:
             yield Snapshot(connection)
 
@@ -291,26 +292,27 @@ class Store(DatasetShelf):
             require_run(connection, run_id)
 
     def hold(self, run_id: str) -> RunLock:
-        """Lock this run: one process at a time may judge it, until it releases the lock or ends.
+        """Lock this run, so that only one process judges it, until the lock is released or the process
+        ends.
 
-        `StoreError` names the process that has it already.
+        `StoreError` names the process that holds the lock already.
         """
         self._check_run(run_id)
         with explained(self.shown):
             return hold(self._place, self._engine, run_id)
 
     def held(self, run_id: str) -> bool:
-        """Whether a process is judging this run right now."""
+        """Return whether a process is judging this run now."""
         with explained(self.shown):
             return held(self._place, self._engine, run_id)
 
     def seen(self, record: RunRecord) -> RunRecord:
-        """The record with its real status: a run that is `running` without a process was `killed`."""
+        """Return the record with its real status: a `running` run without a process was `killed`."""
         if record.status != "running" or self.held(record.id):
             return record
         return replace(record, status="killed")
 
-    # --- a run as it goes -----------------------------------------------------------------------
+    # --- execution of a run ---------------------------------------------------------------------
 
     def create_run(
         self,
@@ -328,12 +330,12 @@ class Store(DatasetShelf):
         dataset_version: str | None = None,
         package_version: str = __version__,
     ) -> str:
-        """A new run, `running`; the answer is its id, such as `20261121-143012-x7k2` (UTC).
+        """Create a run with status `running` and return its id, such as `20261121-143012-x7k2` (UTC).
 
-        `recipes` are by judge, under the name that the judge's outcomes bear, and so is `scoring`: how its
-        scores are read, without which nothing that ranks by them can be reported; `settings` plain values;
-        `dataset_version` says which stored data set was read, such as `refunds@2`. Names may repeat, but
-        not be empty or `last`.
+        `recipes` and `scoring` are by judge, under the judge's name in outcomes. `scoring` states how
+        scores are read; without it no metric of scores can be reported. `settings` are plain values.
+        `dataset_version` names the stored data set that was read, such as `refunds@2`. Names may repeat,
+        but must not be empty or `last`.
         """
         now = self._now()
         row = {
@@ -361,10 +363,10 @@ class Store(DatasetShelf):
         raise StoreError(f"no free run id was found in {_IDS_TRIED} draws; the randomness repeats itself")
 
     def add_samples(self, run_id: str, samples: Iterable[Sample]) -> int:
-        """Append samples to a run, 500 a transaction; the answer is how many.
+        """Append samples to a run, 500 per transaction, and return their number.
 
-        `InputError` where an id repeats within the run or a value cannot be stored; chunks before that
-        one stay.
+        Raises `InputError` if an id repeats within the run or a value cannot be stored. Earlier chunks are
+        kept.
         """
         added, remaining = 0, iter(samples)
         while chunk := [
@@ -380,18 +382,18 @@ class Store(DatasetShelf):
         return added
 
     def add_outcome(self, run_id: str, outcome: Outcome, *, replace_failure: bool = False) -> None:
-        """Store one outcome with its steps in one transaction, committed when this returns.
+        """Store one outcome with its steps in one transaction, committed on return.
 
-        With `replace_failure`, an earlier failure of this judge for this sample gives way, and the
-        outcome counts as one attempt more. `StoreError` where there is an outcome otherwise; `InputError`
-        where a value is not finite or not plain.
+        With `replace_failure`, it replaces an earlier failure of this judge for this sample, and counts as
+        one more attempt. Raises `StoreError` if there is another outcome already; `InputError` if a value
+        is not finite or not plain.
         """
         self._add_outcomes(run_id, [outcome], replace_failure)
 
     def add_outcomes(self, run_id: str, outcomes: Iterable[Outcome]) -> int:
-        """Store many outcomes, 500 a transaction; the answer is how many.
+        """Store many outcomes, 500 per transaction, and return their number.
 
-        Errors are those of `add_outcome`; chunks before that one stay.
+        Errors are those of `add_outcome`. Earlier chunks are kept.
         """
         added, remaining = 0, iter(outcomes)
         while chunk := list(islice(remaining, runs.ROWS_AT_ONCE)):
@@ -407,9 +409,9 @@ class Store(DatasetShelf):
         n_total: int | None = None,
         reason: str | None = None,
     ) -> None:
-        """The run is over, now, for this `reason` if any.
+        """Set the final status of the run, with a `reason` if any.
 
-        `n_total` replaces the planned number of samples where given.
+        `n_total` replaces the planned number of samples if given.
         """
         if status not in get_args(FinishedStatus):
             known = ", ".join(get_args(FinishedStatus))
@@ -420,25 +422,25 @@ class Store(DatasetShelf):
             runs.finish_run(connection, run_id, status, now, n_total, reason)
 
     def reopen_run(self, run_id: str) -> None:
-        """The run goes on: it is `running`, has not finished, and no reason is kept why it stopped."""
+        """Set the run back to `running`, without an end time and reason."""
         with self._writing() as connection:
             require_run(connection, run_id)
             runs.finish_run(connection, run_id, "running", None, None, None)
 
     def expect(self, run_id: str, n_total: int) -> None:
-        """The run has so many samples to judge."""
+        """Set the number of samples to judge."""
         with self._writing() as connection:
             require_run(connection, run_id)
             runs.expect(connection, run_id, n_total)
 
     def add_seconds(self, run_id: str, seconds: float) -> None:
-        """The run has been at work for so many more seconds."""
+        """Add to the run's working time."""
         with self._writing() as connection:
             require_run(connection, run_id)
             runs.add_seconds(connection, run_id, seconds)
 
     def replace_sample(self, run_id: str, sample: Sample) -> None:
-        """A sample of the run holds something else now, as when its output was made anew."""
+        """Replace the content of a sample of the run, for example when its output was generated again."""
         body = _sample_body(sample)
         with self._writing() as connection:
             require_run(connection, run_id)
@@ -446,14 +448,14 @@ class Store(DatasetShelf):
                 raise SpecError(f"run {run_id} has no sample {shown(sample.id)}; add it first")
 
     def keep_figures(self, run_id: str, revision: int, kept: Sequence[KeptFigures]) -> bool:
-        """Keep what was counted of the run at a revision; False where it has changed since, or is gone."""
+        """Store metrics computed at a revision of the run. False if it has changed since, or is gone."""
         with self._writing() as connection:
             return keep_figures(connection, run_id, revision, kept)
 
-    # --- names, tags, the end -------------------------------------------------------------------
+    # --- names, tags, deletion ------------------------------------------------------------------
 
     def rename(self, ref: str, name: str | None) -> RunRecord:
-        """Give a run another name, or none."""
+        """Set the name of a run, or remove it."""
         name = _checked_name(name)
         with self._writing() as connection:
             run_id = resolve(connection, ref)
@@ -461,7 +463,7 @@ class Store(DatasetShelf):
             return record_of(connection, run_id)
 
     def tag(self, ref: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> RunRecord:
-        """Add tags to a run and remove others; those it has, or has not, change nothing."""
+        """Add and remove tags of a run. Tags already present or absent are ignored."""
         add, remove = _checked_tags(add), _checked_tags(remove)
         with self._writing() as connection:
             run_id = resolve(connection, ref)
@@ -469,13 +471,13 @@ class Store(DatasetShelf):
             return record_of(connection, run_id)
 
     def delete(self, ref: str) -> RunRecord:
-        """Delete a run, its outcomes and the samples that nothing else uses; the answer is what it was."""
+        """Delete a run, its outcomes and the samples that nothing else uses, and return its record."""
         with self._writing() as connection:
             record = record_of(connection, resolve(connection, ref))
             runs.delete_run(connection, record.id)
             return record
 
-    # --- how it is done, and why it was refused --------------------------------------------------
+    # --- writing, and reasons of rejections ------------------------------------------------------
 
     def _add_outcomes(self, run_id: str, chunk: Sequence[Outcome], replace_failure: bool = False) -> None:
         with explained(self.shown):

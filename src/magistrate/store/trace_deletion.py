@@ -1,7 +1,7 @@
-"""Deletes traces with everything that was made of them.
+"""Delete traces with everything derived from them.
 
-That is their spans, targets and decisions, what judges said of them with its steps, what waits to be sent,
-and the samples in runs of rules, where no other run and no data set uses them. What was spent stays counted.
+This includes their spans, targets and decisions, the outcomes of judges with their steps, messages waiting
+to be sent, and the samples in runs of rules that no other run and no data set uses. Spending stays counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Transaction = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """How much was deleted: traces, their targets, and samples of runs with what judges said of them."""
+    """The number of deleted traces, their targets, and samples of runs with their outcomes."""
 
     traces: int = 0
     targets: int = 0
@@ -46,23 +46,23 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class TraceDeletion:
-    """Deletes traces of a store, reached as `store.trace_deletion`."""
+    """Deletes traces of a store, as `store.trace_deletion`."""
 
     _writing: Transaction
     _reading: Transaction
 
     def delete(self, trace_id: str) -> Deleted:
-        """Delete a trace with everything that was made of it; nothing where there is none.
+        """Delete a trace with everything derived from it. Does nothing if it does not exist.
 
-        A worker that judges it meanwhile stores nothing more of it. Spans of it that come later make it anew.
+        A worker that is judging it stores nothing more of it. Later spans of it create it again.
         """
         with self._writing() as connection:
             return _delete(connection, trace_id)
 
     def delete_before(self, moment: datetime, now: datetime, limit: int) -> Deleted:
-        """Delete at most `limit` traces of which nothing has come since a moment, the oldest first.
+        """Delete at most `limit` traces without new spans since `moment`, the oldest first.
 
-        One that somebody judges at this moment is left for the next time.
+        Traces that are being judged are skipped until the next call.
         """
         held = (
             select(decisions.c.target)
@@ -79,7 +79,7 @@ class TraceDeletion:
         return done
 
     def known(self, beginning: str, limit: int) -> list[str]:
-        """The ids of traces that begin so, as many as `limit`."""
+        """Return at most `limit` ids of traces that begin with `beginning`."""
         here = func.substr(traces.c.id, 1, len(beginning)) == beginning
         with self._reading() as connection:
             return list(
@@ -95,26 +95,26 @@ def _delete(connection: Connection, trace_id: str) -> Deleted:
         select(targets.c.id, targets.c.span_id).where(targets.c.trace_id == trace_id)
     ).all()
     n_samples = _delete_samples(connection, [f"{trace_id}.{row.span_id}" for row in places])
-    connection.execute(delete(traces).where(traces.c.id == trace_id))  # the rest goes with it
+    connection.execute(delete(traces).where(traces.c.id == trace_id))  # the rest is deleted by cascade
     return Deleted(1, len(places), n_samples)
 
 
 def _delete_samples(connection: Connection, names: Iterable[str]) -> int:
-    """Delete the samples of these names, of all revisions, from the runs of rules; the answer is how many."""
-    # A run of an earlier model is not its rule's any more, but has the tag that all of them get.
+    """Delete the samples of these names, of all revisions, from runs of rules, and return their number."""
+    # A run of an earlier model does not belong to its rule any more, but still has the tag.
     of_rules = select(rules.c.run_id).where(rules.c.run_id.is_not(None))
     tagged = select(run_tags.c.run_id).where(run_tags.c.tag == WATCH_TAG)
     mine = or_(run_samples.c.run_id.in_(of_rules), run_samples.c.run_id.in_(tagged))
     n = 0
     for name in names:
-        later = (run_samples.c.sample_id > f"{name}.", run_samples.c.sample_id < f"{name}/")  # / is after .
+        later = (run_samples.c.sample_id > f"{name}.", run_samples.c.sample_id < f"{name}/")  # / follows .
         called = or_(run_samples.c.sample_id == name, and_(*later))
         asked = select(run_samples.c.run_id, run_samples.c.position, run_samples.c.sample_key)
         for row in connection.execute(asked.where(mine, called)).all():
             lock_run(connection, row.run_id)
             stop_writers(connection, samples)
             here = (run_samples.c.run_id == row.run_id, run_samples.c.position == row.position)
-            connection.execute(delete(run_samples).where(*here))  # its outcomes and their steps go with it
+            connection.execute(delete(run_samples).where(*here))  # outcomes and steps are deleted by cascade
             in_runs = exists().where(run_samples.c.sample_key == samples.c.key)
             in_sets = exists().where(dataset_samples.c.sample_key == samples.c.key)
             connection.execute(delete(samples).where(samples.c.key == row.sample_key, ~in_runs, ~in_sets))

@@ -1,7 +1,8 @@
-"""What is shown of watching: rules, counts of decisions over time, lists of answers, and one trace.
+"""Data for the pages on watching: rules, counts of decisions over time, lists of answers, and single
+traces.
 
-Lists go on after the last row that was shown (keyset paging). What lies within a document (texts, labels) is
-looked for row by row, so one question looks at `MOST_LOOKED` rows at most and says how far it came.
+Lists use keyset paging. Values inside documents (texts, labels) are matched row by row, so one query
+examines at most `MOST_LOOKED` rows and returns how far it came.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ EXCERPT = 400  # characters of a text in a list
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedRule:
-    """The newest version of a rule; `since` is from when on it decides, `run_ids` are of all its versions."""
+    """The newest version of a rule. It decides from `since` on; `run_ids` are those of all its versions."""
 
     name: str
     version: int
@@ -53,8 +54,9 @@ class WatchedRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """What waits to be judged by a rule: how many answers, how many of them are being judged now, and when
-    the oldest was decided, None where none waits."""
+    """The answers waiting to be judged by a rule: their number, the number being judged now, and when the
+    oldest was decided, or None.
+    """
 
     n: int
     leased: int
@@ -63,7 +65,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceCounts:
-    """How many traces are stored, how many have spans that nobody has read, and since when the oldest."""
+    """The number of stored traces, the number with unread spans, and since when the oldest waits."""
 
     n: int
     unread: int
@@ -72,10 +74,10 @@ class TraceCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFilter:
-    """Which answers are wanted: those that meet every condition given.
+    """Conditions that answers must all meet.
 
-    `states` are those of decisions; without any what is superseded is left out. `label` is what `judge` said,
-    without one the last that spoke. `words` must be in the input or the output, upper case or lower.
+    `states` are states of decisions; without any, superseded ones are excluded. `label` is that of `judge`,
+    or else of the last judge. `words` must occur in the input or the output; case is ignored.
     """
 
     rule: str | None = None
@@ -89,7 +91,7 @@ class AnswerFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a row of the list stands; the next ones are older."""
+    """The position of a row in the list; the following rows are older."""
 
     seen_at: datetime
     target: str
@@ -100,9 +102,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerLine:
-    """What a rule decided of an answer, as a list shows it; texts are cut after `EXCERPT` characters.
+    """A rule's decision on an answer, as shown in a list. Texts are cut after `EXCERPT` characters.
 
-    `asked` is what each judge said; `input` and `output` are None where there are none.
+    `asked` has the result of each judge. `input` and `output` are None if they are missing.
     """
 
     trace_id: str
@@ -120,7 +122,7 @@ class AnswerLine:
 
     @property
     def place(self) -> Place:
-        """Where it stands in the list."""
+        """The position of the row in the list."""
         return Place(
             seen_at=self.seen_at,
             target=self.target,
@@ -132,7 +134,7 @@ class AnswerLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerList:
-    """A part of the list. `older` is where it goes on, None at the end; `looked` rows were looked at."""
+    """A part of the list. `older` is where it continues, None at the end; `looked` rows were examined."""
 
     lines: tuple[AnswerLine, ...]
     older: Place | None
@@ -141,7 +143,7 @@ class AnswerList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadLine:
-    """A trace with spans that nobody has read yet: since when, and how many spans it has in all."""
+    """A trace with unread spans: since when, and its total number of spans."""
 
     trace_id: str
     since: datetime
@@ -151,10 +153,10 @@ class UnreadLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceAnswer:
-    """What a trace offers to be judged, as it is now; `gone` where later spans show another in its place.
+    """A target of a trace, as it is now. `gone` if later spans show another in its place.
 
-    `sample` is None where something is `missing`, of which `why` tells. `taken` says of each part of the
-    sample where it was taken from.
+    `sample` is None if something is `missing`; `why` explains it. `taken` has the origin of each part of
+    the sample.
     """
 
     id: str
@@ -172,7 +174,7 @@ class TraceAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomePlace:
-    """Where an outcome is kept."""
+    """Where an outcome is stored."""
 
     run_id: str
     sample_id: str
@@ -180,14 +182,14 @@ class OutcomePlace:
 
 
 class WatchLists:
-    """What is watched, at one moment; a part of `Snapshot`."""
+    """Data on what is watched, at one moment; a part of `Snapshot`."""
 
     _connection: Connection
 
     # --- rules and counts -----------------------------------------------------------------------
 
     def watched_rules(self) -> list[WatchedRule]:
-        """Every rule by name, in its newest version."""
+        """Return every rule by name, in its newest version."""
         found: dict[str, WatchedRule] = {}
         run_ids: dict[str, list[str]] = {}
         for row in self._connection.execute(select(rules).order_by(rules.c.name, rules.c.version)):
@@ -206,9 +208,9 @@ class WatchLists:
     def state_counts(
         self, since: datetime, until: datetime, bucket: Bucket
     ) -> dict[str, dict[str, dict[str, int]]]:
-        """How many answers that were seen in a time are in which state, by rule and hour or day of UTC.
+        """Return the number of answers seen in a period by rule, by hour or day (UTC), and by state.
 
-        A bucket is named by the beginning of its moments as text, such as `2026-11-21T12`.
+        A bucket is named by the beginning of its times as text, such as `2026-11-21T12`.
         """
         end: ColumnElement[int] = literal_column(str(PREFIX[bucket]))
         at = func.substr(type_coerce(targets.c.seen_at, Text), literal_column("1"), end)
@@ -222,7 +224,7 @@ class WatchLists:
         return found
 
     def queue(self, rule: str, now: datetime) -> Queue:
-        """What waits to be judged by a rule, whenever it was seen."""
+        """Return the answers waiting to be judged by a rule, of any time."""
         due = (decisions.c.rule == rule, decisions.c.state.in_(DUE))
         counted = select(func.count(), func.min(decisions.c.made_at)).where(*due)
         n, oldest = self._connection.execute(counted).one()
@@ -230,14 +232,14 @@ class WatchLists:
         return Queue(n=n, leased=leased or 0, oldest=oldest)
 
     def trace_counts(self) -> TraceCounts:
-        """How many traces there are, and how many were not read since their last change."""
+        """Return the number of traces, and the number not read since their last change."""
         unread = select(func.count(), func.min(traces.c.since)).where(_UNREAD)
         n, oldest = self._connection.execute(unread).one()
         total = self._connection.scalar(select(func.count()).select_from(traces))
         return TraceCounts(n=total or 0, unread=n, oldest=oldest)
 
     def judges_asked(self, rule: str, since: datetime, until: datetime) -> list[str]:
-        """The judges that spoke in the latest decisions of a time, the first asked first."""
+        """Return the judges in the latest decisions of a period, in the order of their calls."""
         asked = select(decisions.c.asked).join(targets, decisions.c.target == targets.c.id)
         asked = asked.where(decisions.c.rule == rule, decisions.c.asked != "[]", *_seen(since, until))
         asked = asked.order_by(targets.c.seen_at.desc()).limit(JUDGES_LOOKED)
@@ -247,7 +249,7 @@ class WatchLists:
     # --- the list of answers --------------------------------------------------------------------
 
     def answers_where(self, wanted: AnswerFilter, *, beyond: Place | None = None, limit: int) -> AnswerList:
-        """At most `limit` answers, newest first, that come after a place in the list."""
+        """Return at most `limit` answers, newest first, after a position in the list."""
         found: list[AnswerLine] = []
         looked, place = 0, beyond
         while looked < MOST_LOOKED:
@@ -274,13 +276,13 @@ class WatchLists:
         return self._connection.execute(asked.order_by(*order).limit(most)).all()
 
     def count_answers(self, wanted: AnswerFilter) -> int:
-        """How many answers meet the conditions but `label` and `words`, which lie within documents."""
+        """Count answers that meet the conditions, except `label` and `words`, which are inside documents."""
         asked = select(func.count()).join_from(decisions, targets, decisions.c.target == targets.c.id)
         asked = asked.where(*_seen(wanted.since, wanted.until), *_decided(wanted))
         return self._connection.scalar(asked) or 0
 
     def unread_traces(self, limit: int) -> list[UnreadLine]:
-        """Traces with spans that nobody has read, those that wait the longest first."""
+        """Return traces with unread spans, those that wait longest first."""
         n = select(func.count()).where(spans.c.trace_id == traces.c.id).scalar_subquery()
         asked = select(traces.c.id, traces.c.since, traces.c.last_at, n).where(_UNREAD)
         rows = self._connection.execute(asked.order_by(traces.c.since, traces.c.id).limit(limit))
@@ -292,13 +294,13 @@ class WatchLists:
     # --- one trace ------------------------------------------------------------------------------
 
     def trace_answers(self, trace_id: str) -> list[TraceAnswer]:
-        """What a trace offers to be judged, those that are gone last."""
+        """Return the targets of a trace, those that are gone last."""
         asked = select(targets).where(targets.c.trace_id == trace_id)
         asked = asked.order_by(targets.c.gone, targets.c.seen_at, targets.c.id)
         return [_answer(row) for row in self._connection.execute(asked)]
 
     def trace_decisions(self, trace_id: str) -> list[Decision]:
-        """What rules decided of the answers of a trace, by rule, what is superseded last."""
+        """Return the decisions of rules on the answers of a trace, by rule, superseded ones last."""
         asked = select(decisions).join(targets, decisions.c.target == targets.c.id)
         asked = asked.where(targets.c.trace_id == trace_id).order_by(
             decisions.c.rule, decisions.c.version.desc(), decisions.c.revision.desc(), decisions.c.target
@@ -307,11 +309,11 @@ class WatchLists:
         return sorted(found, key=lambda each: each.state == SUPERSEDED)
 
     def is_trace(self, trace_id: str) -> bool:
-        """Whether anything came of a trace of this id."""
+        """Return whether any span of this trace was received."""
         return self._connection.scalar(select(traces.c.id).where(traces.c.id == trace_id)) is not None
 
     def outcome_places(self, ids: Iterable[int]) -> dict[int, OutcomePlace]:
-        """Where outcomes are kept, by their ids; those that are gone are left out."""
+        """Return where outcomes are stored, by id. Deleted ones are skipped."""
         asked = select(outcomes.c.id, outcomes.c.run_id, run_samples.c.sample_id, outcomes.c.judge)
         asked = asked.select_from(outcomes).join(run_samples).where(outcomes.c.id.in_(list(ids)))
         return {
@@ -338,7 +340,7 @@ _LISTED = (
 
 
 def _seen(since: datetime | None, until: datetime | None) -> Iterator[ColumnElement[bool]]:
-    """Answers seen from one moment until before another; the index of moments begins with the kind."""
+    """Yield conditions for answers seen in [since, until). The index of times begins with the kind."""
     yield targets.c.kind.in_(KINDS)
     if since is not None:
         yield targets.c.seen_at >= since
@@ -357,12 +359,12 @@ def _decided(wanted: AnswerFilter) -> Iterator[ColumnElement[bool]]:
 
 def _meets(wanted: AnswerFilter) -> Iterator[ColumnElement[bool]]:
     yield from _decided(wanted)
-    if wanted.label is not None:  # more than what is wanted, which `_line` sorts out
+    if wanted.label is not None:  # may match too much; `_line` checks exactly
         yield decisions.c.asked.contains(f'"label":{as_json(wanted.label)}', autoescape=True)
 
 
 def _beyond(place: Place) -> ColumnElement[bool]:
-    """What comes after a place, all in falling order; the plain bound is what an index can begin at."""
+    """Return the condition for rows after a place, in descending order. The simple bound is for the index."""
     values = [getattr(place, column.key) for column in _ORDER]
     steps = [
         and_(
@@ -378,7 +380,7 @@ def _place(row: Row[Any]) -> Place:
 
 
 def _line(row: Row[Any], wanted: AnswerFilter) -> AnswerLine | None:
-    """The row as a line; None where what lies within its documents is not as wanted."""
+    """Return the row as a line, or None if the content of its documents does not match."""
     asked = loads(row.asked)
     if wanted.label is not None and label_of(asked, wanted.judge) != wanted.label:
         return None
@@ -400,7 +402,7 @@ def _line(row: Row[Any], wanted: AnswerFilter) -> AnswerLine | None:
 
 
 def label_of(asked: Sequence[Mapping[str, Any]], judge: str | None = None) -> str | None:
-    """The label that a judge gave, or the last that spoke; None where it gave none."""
+    """Return the label of a judge, or of the last judge; None if it gave none."""
     mine = [each for each in asked if judge is None or each["judge"] == judge]
     return mine[-1].get("label") if mine else None
 

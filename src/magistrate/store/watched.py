@@ -1,4 +1,4 @@
-"""How far watching is: what has no decision yet, what waits and failed, and which alerts fire."""
+"""The state of watching: undecided targets, waiting and failed ones, and which alerts fire."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Transaction = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRecord:
-    """Whether an alert fires, since when that is so, and what was seen when it was last looked at."""
+    """The state of an alert: whether it fires, since when, and the values at the last check."""
 
     name: str
     firing: bool
@@ -31,13 +31,13 @@ class AlertRecord:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Questions about what is watched, and the states of alerts, reached as `store.watched`."""
+    """Queries on what is watched, and the states of alerts, as `store.watched`."""
 
     _writing: Transaction
     _reading: Transaction
 
     def rules(self) -> list[RuleRecord]:
-        """The newest version of every rule, by name."""
+        """Return the newest version of every rule, by name."""
         newest = select(rules.c.name, func.max(rules.c.version).label("version")).group_by(rules.c.name)
         last = newest.subquery()
         asked = select(rules).join(last, (rules.c.name == last.c.name) & (rules.c.version == last.c.version))
@@ -56,7 +56,7 @@ class Watched:
         ]
 
     def n_undecided(self, rule: str, kind: str, since: datetime) -> int:
-        """How many targets that were seen since a moment have no decision of the rule."""
+        """Return the number of targets seen since `since` without a decision of the rule."""
         live = select(decisions.c.target).where(
             decisions.c.target == targets.c.id, decisions.c.rule == rule, decisions.c.state != SUPERSEDED
         )
@@ -67,7 +67,7 @@ class Watched:
             return connection.scalar(asked) or 0
 
     def waiting(self, rule: str) -> tuple[int, datetime | None]:
-        """How much waits to be judged, and since when the oldest of it does."""
+        """Return the number of targets waiting to be judged, and since when the oldest waits."""
         asked = select(func.count(), func.min(decisions.c.made_at))
         with self._reading() as connection:
             n, oldest = connection.execute(
@@ -78,7 +78,7 @@ class Watched:
     def reasons(
         self, rule: str, states: Sequence[str], since: datetime, limit: int
     ) -> list[tuple[str, str, int]]:
-        """The most frequent reasons for some states of targets seen since a moment: state, reason, number."""
+        """Return the most frequent reasons of decisions in these states: state, reason, number."""
         n = func.count()
         asked = select(decisions.c.state, decisions.c.reason, n).join(targets)
         asked = asked.where(
@@ -90,7 +90,7 @@ class Watched:
         return [(state, reason, number) for state, reason, number in rows]
 
     def has_price(self, rule: str, since: datetime) -> bool:
-        """Whether a price is known for all that the rule has judged since a moment."""
+        """Return whether the price is known of everything that the rule has judged since `since`."""
         unpriced = select(decisions.c.target).where(
             decisions.c.rule == rule, decisions.c.changed_at >= since, decisions.c.dollars.is_(None)
         )
@@ -100,7 +100,7 @@ class Watched:
     # --- alerts -----------------------------------------------------------------------------------
 
     def alerts(self) -> list[AlertRecord]:
-        """All alerts that were ever looked at, by name."""
+        """Return all alerts that were ever checked, by name."""
         with self._reading() as connection:
             rows = connection.execute(select(alerts).order_by(alerts.c.name)).all()
         return [
@@ -123,11 +123,11 @@ class Watched:
         now: datetime,
         messages: Iterable[tuple[str, Mapping[str, Any]]],
     ) -> bool:
-        """Note what was seen, and whether the alert fires now; True where that is not as it was `before`.
+        """Record a check of an alert; return True if its state changed from `before`.
 
-        `before` is what the caller has read, and has to be so still: of several processes that see the same
-        change one gets True, and one that has read too early does not. Only with True do the `messages`, each
-        with its destination, go into the outbox, in the same transaction.
+        `before` is the state that the caller has read, and must still be current. Of several processes that
+        see the same change, only one gets True; a process with an outdated state does not. Only with True
+        are the `messages`, each with its destination, put into the outbox, in the same transaction.
         """
         with self._writing() as connection:
             unseen = {"name": name, "firing": 0, "changed_at": now, "checked_at": now, "body": "{}"}

@@ -1,1 +1,1 @@
-"""Spans of traces, read by the conventions of many tools, and the samples that are in them."""
+"""Read spans of traces by the conventions of many tools, and extract the samples in them."""

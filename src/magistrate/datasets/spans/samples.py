@@ -1,7 +1,7 @@
-"""A file of spans as a data set: one answer of a trace, one sample.
+"""Read a file of spans as a data set, with one sample per answer of a trace.
 
-What a trace's answer, context and input are is decided by `targets`; an answer without a context is a sample
-without one, as a row of any other file would be.
+`targets` selects the answer, context and input of a trace. An answer without a context becomes a sample
+without one, as in any other file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from magistrate.datasets.spans.tree import Tree, tree_of
 
 
 def gathered(rows: Iterable[Row | Problem]) -> Iterator[Row | Problem]:
-    """The samples of a file of spans, one an answer; the rows of any other file as they are."""
+    """Yield one sample per answer if the file contains spans; otherwise yield the rows unchanged."""
     coming = iter(rows)
     for row in coming:
         if isinstance(row, Row) and is_span(row.values):
@@ -31,7 +31,7 @@ def gathered(rows: Iterable[Row | Problem]) -> Iterator[Row | Problem]:
 
 
 def spans_of_rows(rows: Iterable[Row | Problem]) -> Iterator[tuple[Span, Row] | Problem]:
-    """Each span of a file with the row that it stands in."""
+    """Yield each span of a file with its row."""
     for row in rows:
         if isinstance(row, Problem):
             yield row
@@ -41,7 +41,7 @@ def spans_of_rows(rows: Iterable[Row | Problem]) -> Iterator[tuple[Span, Row] | 
 
 
 def _traces(rows: Iterable[Row | Problem]) -> Iterator[Row | Problem]:
-    """The samples of each trace, in the order in which traces begin; all spans are in memory until then."""
+    """Yield the samples of each trace, in the order in which traces begin. Reads all spans first."""
     traces: dict[str, list[tuple[Span, Row]]] = {}
     for found in spans_of_rows(rows):
         if isinstance(found, Problem):
@@ -68,7 +68,7 @@ def _samples(held: list[tuple[Span, Row]]) -> Iterator[Row | Problem]:
 
 
 def _values(target: Target) -> dict[str, Any]:
-    """The columns of a target's row, whether it has a context or not."""
+    """Return the columns of a target's row, whether it has a context or not."""
     if target.sample is not None:
         from magistrate.datasets.samples import to_row
 
@@ -78,7 +78,7 @@ def _values(target: Target) -> dict[str, Any]:
 
 
 def _nothing(tree: Tree) -> str:
-    """Why a trace holds no answer."""
+    """Return the reason why a trace contains no answer."""
     first = plain(tree.nodes[0].span.trace_id)
     roots = [node for node in tree.nodes if node.parent < 0]
     if all(root.step.kind == "evaluator" for root in roots):

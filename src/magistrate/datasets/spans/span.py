@@ -1,8 +1,9 @@
-"""A span: one timed piece of work of a trace, and how it is read from an export.
+"""A span (one timed operation of a trace) and the parsers of exported spans.
 
-`spans_of_request` reads what comes from the network and is strict about ids; `spans_of_row` reads one object
-of a file, which may be an export, a row of Phoenix's table, a span of its API or what an SDK prints.
-Source: github.com/open-telemetry/opentelemetry-proto, `docs/specification.md` and `trace/v1/trace.proto`.
+`spans_of_request` parses what comes over the network and is strict about ids. `spans_of_row` parses one
+object of a file, which may be an export, a row of Phoenix's table, a span of its API, or what an SDK
+prints. Source: github.com/open-telemetry/opentelemetry-proto, `docs/specification.md` and
+`trace/v1/trace.proto`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from magistrate.datasets.fields import plain
 
 KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
 STATUSES = ("unset", "ok", "error")
-DEEPEST = 32  # lists and maps inside each other; what lies deeper is left out
-LATEST = 1 << 63  # nanoseconds; what is larger is no time
+DEEPEST = 32  # levels of nested lists and maps; deeper values are dropped
+LATEST = 1 << 63  # nanoseconds; larger values are not times
 EXPORTS = ("resourceSpans", "resource_spans")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at one moment of a span."""
+    """An event at one moment of a span."""
 
     name: str
     time_ns: int
@@ -35,7 +36,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A reference to a span, perhaps of another trace."""
+    """A reference to another span, possibly of another trace."""
 
     trace_id: str
     span_id: str
@@ -44,11 +45,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of work of a trace.
+    """One operation of a trace.
 
-    Ids are 32 and 16 lower-case hex digits where they came over the network; a file may have others. Times
-    are nanoseconds since 1970; `end_ns` is None where the span has not ended or its end is not known.
-    Attributes are plain JSON values; texts that hold JSON stay texts.
+    Ids are 32 and 16 lower-case hex digits if they came over the network; a file may have others. Times are
+    nanoseconds since 1970; `end_ns` is None if the span has not ended or its end is unknown. Attributes are
+    plain JSON values; texts that contain JSON are not parsed.
     """
 
     trace_id: str
@@ -66,7 +67,7 @@ class Span:
     scope: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The span as plain JSON values; `from_json` reads it back unchanged."""
+        """Return the span as plain JSON values. `from_json` reads it back unchanged."""
         return {
             "trace_id": self.trace_id,
             "span_id": self.span_id,
@@ -85,7 +86,7 @@ class Span:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Span:
-        """The span that `as_json` wrote."""
+        """Restore the span that `as_json` wrote."""
         events = tuple(Event(*each) for each in value["events"])
         links = tuple(Link(*each) for each in value["links"])
         return cls(**{**value, "events": events, "links": links})
@@ -95,7 +96,8 @@ class Span:
 
 
 def spans_of_request(value: Mapping[str, Any]) -> tuple[list[Span], list[str]]:
-    """The spans of an OTLP/JSON export request, and one sentence for each span that could not be read.
+    """Return the spans of an OTLP/JSON export request, and one sentence for each span that could not be
+    read.
 
     The request is parsed already: ids are hex, enums integers or names, 64-bit integers texts or numbers.
     """
@@ -111,7 +113,7 @@ def spans_of_request(value: Mapping[str, Any]) -> tuple[list[Span], list[str]]:
 
 
 def exported(value: Mapping[str, Any]) -> Iterator[Span | str]:
-    """The spans of an export with their resource and scope, or a sentence for each that is none."""
+    """Yield the spans of an export with their resource and scope, or a sentence for each invalid span."""
     for group in _maps(_get(value, "resourceSpans")):
         resource = _attributes(_get(_map(group.get("resource")), "attributes"))
         for scoped in _maps(_get(group, "scopeSpans")):
@@ -156,7 +158,7 @@ def _exported_span(values: Mapping[str, Any], resource: Mapping[str, Any], scope
 
 
 def _bad_id(span: Span) -> str | None:
-    """Why the ids of a span are none, for what comes from the network."""
+    """Return why the ids of a span from the network are invalid, or None."""
     for name, id, digits in (("trace", span.trace_id, 32), ("span", span.span_id, 16)):
         if not _is_hex(id, digits):
             shown = plain(repr(id)) if id else "none"
@@ -171,7 +173,7 @@ def _is_hex(id: str, digits: int) -> bool:
 
 
 def any_value(value: Any, deepest: int = DEEPEST) -> Any:
-    """OTLP's AnyValue as a plain value."""
+    """Convert an OTLP AnyValue to a plain value."""
     if not isinstance(value, Mapping) or not deepest:
         return None
     array, pairs = _get(value, "arrayValue"), _get(value, "kvlistValue")
@@ -188,7 +190,7 @@ def any_value(value: Any, deepest: int = DEEPEST) -> Any:
 
 
 def _attributes(given: Any, deepest: int = DEEPEST) -> dict[str, Any]:
-    """OTLP's list of keys and values as a mapping."""
+    """Convert OTLP's list of key-value pairs to a mapping."""
     return {
         each["key"]: any_value(each.get("value"), deepest)
         for each in _maps(given)
@@ -208,7 +210,7 @@ KIND = "openinference.span.kind"
 
 
 def is_span(values: Mapping[str, Any]) -> bool:
-    """Whether an object is a span or an export of spans, rather than a sample that has a trace's id."""
+    """Return whether an object is a span or an export of spans, rather than a sample with a trace id."""
     if any(name in values for name in EXPORTS):
         return True
     attributes = any(name == "attributes" or name.startswith("attributes.") for name in values)
@@ -216,7 +218,7 @@ def is_span(values: Mapping[str, Any]) -> bool:
 
 
 def spans_of_row(values: Mapping[str, Any]) -> Iterator[Span | str]:
-    """The spans of one object of a file, or a sentence for each that cannot be read."""
+    """Yield the spans of one object of a file, or a sentence for each that cannot be read."""
     if any(name in values for name in EXPORTS):
         yield from exported(values)
     else:
@@ -224,7 +226,7 @@ def spans_of_row(values: Mapping[str, Any]) -> Iterator[Span | str]:
 
 
 def _plain_span(values: Mapping[str, Any]) -> Span | str:
-    """A span as Phoenix's table or API gives it, or as an SDK prints it."""
+    """Parse a span as given by Phoenix's table or API, or as printed by an SDK."""
     trace_id = _id(_first(values, TRACE))
     if not trace_id:
         return "a span without a trace id"
@@ -235,7 +237,7 @@ def _plain_span(values: Mapping[str, Any]) -> Span | str:
     }
     given = values.get("attributes")
     attributes |= given if isinstance(given, Mapping) else _attributes(given)
-    kind = values.get("span_kind")  # Phoenix's column of OpenInference's kinds
+    kind = values.get("span_kind")  # Phoenix's column for OpenInference's span kind
     if isinstance(kind, str):
         attributes.setdefault(KIND, kind)
     events = tuple(
@@ -266,7 +268,7 @@ def _plain_span(values: Mapping[str, Any]) -> Span | str:
 
 
 def _moment(value: Any) -> int | None:
-    """A time in ISO 8601, as most files write it, or in nanoseconds."""
+    """Parse a time in ISO 8601, as in most files, or in nanoseconds."""
     if isinstance(value, str) and not value.isdecimal():
         try:
             found = datetime.fromisoformat(value)
@@ -287,7 +289,7 @@ def _snake(name: str) -> str:
 
 
 def _get(values: Mapping[str, Any], name: str) -> Any:
-    """A field of protobuf's JSON, also where it kept the name of the `.proto` file."""
+    """Return a field of protobuf JSON, in camelCase or as named in the `.proto` file."""
     found = values.get(name)
     return values.get(_snake(name)) if found is None else found
 
@@ -315,14 +317,14 @@ def _text(value: Any) -> str:
 
 
 def _id(value: Any) -> str:
-    """An id as a text: hex digits in lower case, without the `0x` that an SDK prints before them."""
+    """Return an id as text: hex digits in lower case, without the `0x` that an SDK prints before them."""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     digits = text.lower().removeprefix("0x")
     return digits if re.fullmatch(r"[0-9a-f]{16}|[0-9a-f]{32}", digits) else text
 
 
 def _integer(value: Any) -> Any:
-    """A 64-bit integer, which JSON may hold as a text; what is none stays what it is."""
+    """Parse a 64-bit integer, which JSON may hold as text. Other values are kept."""
     if isinstance(value, str) and len(value) <= 20 and re.fullmatch(r"-?[0-9]+", value):
         return int(value)
     return value if isinstance(value, str | bool | int) else str(value)
@@ -342,7 +344,7 @@ def _nanoseconds(value: Any) -> int | None:
 
 
 def _enum(value: Any, names: tuple[str, ...]) -> str:
-    """An enum's value as a word: of its number, or of a name such as `SPAN_KIND_CLIENT`."""
+    """Return an enum's value as a word, from its number or from a name such as `SPAN_KIND_CLIENT`."""
     if isinstance(value, int) and 0 <= value < len(names):
         return names[value]
     word = re.split(r"[_.]", value)[-1].lower() if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""A step: what a span says of a language model's work, in the same words whatever convention it follows."""
+"""A step: the content of a language model span, in the same terms for every tracing convention."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: its text, what tools answered in it, and how many tools it calls."""
+    """One message: its text, the tool results in it, and the number of tool calls."""
 
     role: str
     text: str = ""
@@ -34,7 +34,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text that was retrieved; `score` is larger and `distance` smaller for a better one."""
+    """A retrieved text. A larger `score` or a smaller `distance` means a better match."""
 
     text: str
     id: str | None = None
@@ -44,7 +44,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    """A value with where it stood: the convention's name and the attribute's or event's key."""
+    """A value with its origin: the convention's name and the key of the attribute or event."""
 
     value: T
     convention: str
@@ -53,10 +53,10 @@ class Found(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one span says.
+    """The parsed content of one span.
 
-    `prompt` is what a model was given, `choices` what it answered, one message a choice; `result` is what a
-    tool answered. `remarks` say what was there and could not be read. Whatever is not known is None or empty.
+    `prompt` is the input of a model, `choices` its output, one message per choice. `result` is the output
+    of a tool. `remarks` list what was present but could not be read. Unknown fields are None or empty.
     """
 
     kind: Kind = ""
@@ -74,7 +74,7 @@ class Step:
     remarks: tuple[str, ...] = ()
 
     def or_else(self, other: Step) -> Step:
-        """This step, and where it says nothing what `other` says."""
+        """Return this step with its empty fields filled from `other`."""
         values: dict[str, Any] = {
             each.name: getattr(self, each.name) or getattr(other, each.name) for each in fields(Step)
         }
@@ -84,9 +84,9 @@ class Step:
 
     @property
     def answer(self) -> Found[str] | None:
-        """The text that the step answered: of several choices the last one that has any.
+        """The answer text of the step: the last choice that has text, else the output.
 
-        A model call that only calls tools has answered nothing, whatever else stands on its span.
+        A model call that only calls tools has no answer, even if its span has an output.
         """
         choices = () if self.choices is None else self.choices.value
         for choice in reversed(choices):
@@ -97,7 +97,7 @@ class Step:
 
     @property
     def question(self) -> Found[str] | None:
-        """The text that the step was asked: its input, else what the user said last in its prompt."""
+        """The question of the step: its input, else the last user message of its prompt."""
         if self.input is not None or self.prompt is None:
             return self.input
         said = (each.text for each in reversed(self.prompt.value) if each.role == "user" and each.text)

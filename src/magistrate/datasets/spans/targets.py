@@ -1,15 +1,15 @@
-"""What of a trace can be judged: each answer, or each model call, with its input, context and output.
+"""Find what can be judged in a trace: each answer or each model call, with its input, context and output.
 
 The rules, in order:
 
-- An *answer* is what an outermost agent or chain answered, or else the last model call below it; in a trace
-  without any it is that of the last model call. A *call* is every model call. What is below an evaluator or a
-  guardrail is neither.
-- The context is the first of these that is there: what rerankers let through, what retrievers found, what
-  tools answered, the results of tools in the prompt, the prompt itself. Only spans count that ended before
-  the answering call began. They are looked for below its nearest agent or chain, then below the next one
-  above; outside the outermost one, only among spans that belong to no other.
-- The input is that of the agent or chain, else what the user said last in the prompt, else the query.
+- An *answer* is the output of an outermost agent or chain, or else of the last model call below it. In a
+  trace without agents and chains it is the output of the last model call. A *call* is any model call. Spans
+  below an evaluator or a guardrail are neither.
+- The context is the first of these that exists: the output of rerankers, the documents of retrievers, the
+  results of tools, tool results in the prompt, the prompt itself. Only spans that ended before the answering
+  call began count. The search starts below the call's nearest agent or chain and widens to the next one
+  above. Outside the outermost one, only spans that belong to no other agent or chain count.
+- The input is that of the agent or chain, else the last user message of the prompt, else the query.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from magistrate.types import Sample, Turn
 ANSWER, CALL = "answer", "call"
 NO_OUTPUT, NO_CONTEXT = "no_output", "no_context"
 RERANKER, RETRIEVER, TOOLS, PROMPT = "reranker", "retriever", "tools", "prompt"  # kinds of context
-MOST_DOCUMENTS = {ANSWER: 1000, CALL: 100}  # of one sample, the latest ones; a trace may have many calls
+MOST_DOCUMENTS = {ANSWER: 1000, CALL: 100}  # per sample, the latest ones; a trace may have many calls
 KEYS_NAMED, CALLS_NAMED = 20, 50
 NUMBERED = re.compile(r"\.[0-9]+(\..*)?$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Where a part of a sample was taken from: a span and its name, the convention, the key; and what it was.
+    """Where a part of a sample was taken from: the span and its name, the convention, the key and the
+    texts.
 
-    Of several spans that gave documents it is the first.
+    If several spans gave documents, it is the first of them.
     """
 
     span_id: str
@@ -53,12 +54,12 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that can be judged, or why it cannot.
+    """Something that can be judged, or the reason why it cannot.
 
-    `sample` is None where something is `missing`: `no_output`, `no_context`, or `failed` where the trace
-    cannot be read. `taken` has `input`, `context` and `output` as far as they were found. `why` is a sentence
-    for people. `attributes` are those of the span; those of the trace's root and of the resource begin with
-    `root.` and `resource.`.
+    `sample` is None if something is `missing`: `no_output`, `no_context`, or `failed` if the trace cannot
+    be read. `taken` has `input`, `context` and `output` as far as they were found. `why` is a sentence for
+    people. `attributes` are those of the span, plus those of the trace's root under `root.` and of the
+    resource under `resource.`.
     """
 
     trace_id: str
@@ -73,7 +74,7 @@ class Target:
 
 
 def targets(spans: Sequence[Span], kinds: Collection[str] = (ANSWER,)) -> list[Target]:
-    """What can be judged in some spans, by the order in which traces and spans began."""
+    """Return what can be judged in the spans, in the order in which traces and spans began."""
     traces: dict[str, list[Span]] = {}
     for span in spans:
         traces.setdefault(span.trace_id, []).append(span)
@@ -81,7 +82,7 @@ def targets(spans: Sequence[Span], kinds: Collection[str] = (ANSWER,)) -> list[T
 
 
 def targets_of(tree: Tree, kinds: Collection[str] = (ANSWER,)) -> list[Target]:
-    """What can be judged in one trace."""
+    """Return what can be judged in one trace."""
     reader = _Reader(tree)
     found = reader.answers() if ANSWER in kinds else []
     return [*found, *(reader.calls() if CALL in kinds else ())]
@@ -89,7 +90,7 @@ def targets_of(tree: Tree, kinds: Collection[str] = (ANSWER,)) -> list[Target]:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What an output must be faithful to: documents with the spans they came from, or else messages."""
+    """The context of an output: documents with the spans they came from, or else messages."""
 
     source: str
     taken: Taken
@@ -99,7 +100,7 @@ class _Context:
 
 
 class _Reader:
-    """Goes through one trace; what several targets need is worked out once."""
+    """Finds the targets of one trace. Results that several targets need are computed once."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -112,7 +113,7 @@ class _Reader:
         self._prefixed: dict[tuple[str, int], dict[str, Any]] = {}
 
     def _is_call(self, node: Node) -> bool:
-        """Whether a node is a model call, and not the same one once more, as a library below recorded it."""
+        """Return whether a node is a model call, and not a duplicate recorded by a library below one."""
         if node.step.kind != "call" or node.judging:
             return False
         above = self._nodes[node.parent].step if node.parent >= 0 else None
@@ -121,27 +122,27 @@ class _Reader:
     # --- which spans are targets -------------------------------------------------------------------
 
     def answers(self) -> list[Target]:
-        """The answers of the trace; none where it holds no agent, chain or model call."""
+        """Return the answers of the trace; empty if it contains no agent, chain or model call."""
         busy: list[Node] = []
         idle: list[Node] = []
         for node in self._nodes:
             if node.outermost == node.place and not node.judging:
                 works = node.step.kind == "agent" or self._calls_below(node)
                 (busy if works else idle).append(node)
-        # What works without a model call is an answer only where nothing else is.
+        # A chain without a model call is an answer only if the trace has no other.
         groups = (self._of_outer(busy), self._of_loose(), _heard(self._of_outer(idle)))
         with_output = next((group for group in groups if _heard(group)), [])
         return with_output or groups[0] or groups[1] or self._of_outer(idle)
 
     def calls(self) -> list[Target]:
-        """Every model call of the trace."""
+        """Return every model call of the trace."""
         return [self._target(CALL, call, call) for call in self._calls]
 
     def _of_outer(self, units: Sequence[Node]) -> list[Target]:
         return [self._target(ANSWER, unit, self._answering(unit)) for unit in units]
 
     def _of_loose(self) -> list[Target]:
-        """The last model call that belongs to no agent or chain."""
+        """Return the last model call that belongs to no agent or chain."""
         loose = [call for call in self._calls if call.outermost < 0]
         last = max(loose, key=lambda call: (call.step.answer is not None, _order(call)), default=None)
         return [] if last is None else [self._target(ANSWER, last, last)]
@@ -151,7 +152,9 @@ class _Reader:
         return self._calls[start:stop]
 
     def _answering(self, unit: Node) -> Node | None:
-        """The model call that gave an agent's or a chain's answer: the last that said it, else the last."""
+        """Return the model call that gave an agent's or chain's answer: the last with that text, else the
+        last.
+        """
         below = [call for call in self._calls_below(unit) if call.step.answer is not None]
         answer = unit.step.answer
         said = [] if answer is None else [call for call in below if _says(call, answer.value)]
@@ -194,7 +197,7 @@ class _Reader:
         return ChainMap(cast(dict[str, Any], node.span.attributes), above, resource)
 
     def _with_prefix(self, prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values under longer names, once for all targets that share them."""
+        """Return values with prefixed names. The result is shared by all targets that need it."""
         key = (prefix, id(values))
         if key not in self._prefixed:
             self._prefixed[key] = {f"{prefix}{name}": value for name, value in values.items()}
@@ -222,15 +225,16 @@ class _Reader:
             turns = tuple(
                 Turn(message.role, message.text) for message in prompt.value if message.text.strip()
             )
-            # What an agent was asked is its input; a model call's only message may hold documents too.
+            # An agent's only message is its input; a model call's only message may also contain documents.
             if (each.step.kind == "call" and turns) or len(turns) > 1:
                 texts = tuple(turn.text for turn in turns)
                 return _Context(PROMPT, _taken(each, prompt, texts), messages=turns)
         return None
 
     def _scopes(self, node: Node) -> Iterator[tuple[range, bool]]:
-        """Where to look for a context, nearest first, and whether there only at spans that belong to no other
-        agent or chain."""
+        """Yield the stretches of nodes in which to look for a context, nearest first, and whether only
+        spans that belong to no other agent or chain count there.
+        """
         for outer in self._outers(node):
             yield range(outer.place, outer.end), False
         for above in self._tree.above(self._nodes[node.outermost] if node.outermost >= 0 else node):
@@ -244,7 +248,7 @@ class _Reader:
             place = self._nodes[place].outer
 
     def _by_source(self) -> dict[str, list[Node]]:
-        """The nodes that may give a context, in the order of the kinds that are preferred."""
+        """Return the nodes that may give a context, by kind, the preferred kinds first."""
         found: dict[str, list[Node]] = {name: [] for name in (RERANKER, *ORDER, TOOLS)}
         for node in self._nodes:
             if node.judging:
@@ -259,7 +263,7 @@ class _Reader:
     def _documents(
         self, scopes: Sequence[tuple[range, bool]], began: int | None, names: Sequence[str], most: int
     ) -> _Context | None:
-        """The documents of the nearest scope that has any, of the preferred kind there."""
+        """Return the documents of the nearest scope that has any, of the preferred kind there."""
         for stretch, loose in scopes:
             for name in (name for name in names if name in self._sources):
                 nodes, ends = self._in_scope(name, stretch, loose)
@@ -269,7 +273,7 @@ class _Reader:
         return None
 
     def _in_scope(self, name: str, stretch: range, loose: bool) -> tuple[list[Node], list[int]]:
-        """The nodes of a kind in a stretch of the tree by their ends, and these ends."""
+        """Return the nodes of a kind in a stretch of the tree sorted by end time, and these end times."""
         key = (name, stretch, loose)
         if key not in self._ended:
             nodes = self._sources[name]
@@ -287,7 +291,7 @@ class _Reader:
         return self._ended[key]
 
     def _end(self, node: Node) -> int | None:
-        """When a span ended; where none of a trace says it, as in some files, when it began."""
+        """Return when a span ended; if no span of the trace has an end, as in some files, when it began."""
         return node.span.start_ns if self._no_ends else node.span.end_ns
 
     @cached_property
@@ -299,7 +303,7 @@ class _Reader:
     def _why(
         self, missing: str | None, node: Node, call: Node | None, answered: Node, context: _Context | None
     ) -> str:
-        """A sentence on what was found, or on what was not and what was there instead."""
+        """Return a sentence on what was found, or on what is missing and what was there instead."""
         if missing is None and context is not None:
             where = _named(context.taken.name)
             what = {
@@ -334,7 +338,7 @@ def _heard(targets: Sequence[Target]) -> list[Target]:
 
 
 def keys_of(span: Span) -> list[str]:
-    """The names of a span's attributes, numbered ones as one, and of its events.
+    """Return the names of a span's attributes, with numbered ones merged, and of its events.
 
     >>> keys_of(Span("t", "s", attributes={"a.0.b": 1, "a.1.b": 2, "c": 3}))
     ['a.…', 'c']
@@ -362,7 +366,7 @@ def _taken(node: Node, found: Found[Any], texts: tuple[str, ...] | None = None) 
 
 
 def _latest(name: str, nodes: Sequence[Node], before: int, most: int) -> _Context:
-    """The documents of the first `before` nodes, or of the latest of them that have `most`."""
+    """Return the documents of the first `before` nodes, or of the last of them that give `most` documents."""
     chosen: list[Node] = []
     count = 0
     for node in reversed(nodes[max(0, before - most) : before]):
@@ -385,7 +389,7 @@ def _held(node: Node) -> tuple[Document, ...]:
 
 
 def _unique(found: Iterator[tuple[Document, Node]]) -> tuple[tuple[Document, Node], ...]:
-    """Each text once, where it came first."""
+    """Return each text once, at its first occurrence."""
     kept: dict[str, tuple[Document, Node]] = {}
     for document, node in found:
         kept.setdefault(document.text, (document, node))
@@ -400,7 +404,7 @@ def _of_documents(
 
 
 def _queried(context: _Context) -> Taken | None:
-    """What was looked for, where the context was retrieved."""
+    """Return the query, if the context was retrieved."""
     for _, node in context.documents:
         if node.step.query is not None:
             return _taken(node, node.step.query)
@@ -421,7 +425,7 @@ def _sample(node: Node, call: Node | None, taken: Mapping[str, Taken], context: 
 
 
 def metadata_of(node: Node, call: Node | None) -> dict[str, Any]:
-    """Where a sample comes from: ids, the span's name, the session, and the model that answered."""
+    """Return the origin of a sample: ids, the span's name, the session, and the model that answered."""
     steps = [each.step for each in (call, node) if each is not None]
     told = {
         "trace_id": node.span.trace_id,

@@ -1,7 +1,7 @@
-"""A trace as a tree of spans with the steps that they are.
+"""A trace as a tree of spans, each with its parsed step.
 
-Nodes stand in the order of a walk from the roots down, children by their start, so that all that lies below a
-node is one stretch of the list. Nothing here goes through a trace once for each of its spans.
+Nodes are stored in depth-first order, children by start time, so everything below a node is one contiguous
+stretch of the list. No function here scans the trace once per span.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from magistrate.datasets.spans.steps import Step
 OUTER = ("agent", "chain")
 JUDGING = ("evaluator", "guardrail")
 NOTHING = Step("other")
-MOST_LEVELS = 64  # deeper ones cost no more than these
+MOST_LEVELS = 64  # limits the cost of very deep traces
 
 
 @dataclass(slots=True)
 class Node:
-    """A span in its tree; all places are places in the tree's list, -1 where there is none.
+    """A span in its tree. Places are indices into the tree's list, -1 for none.
 
-    `end` is the place after the last node below; `outer` is the nearest agent or chain above, `outermost` the
-    last of them on the way up, which may be the node itself; of agents and chains inside each other the first
-    `MOST_LEVELS` count. `shallow` is the nearest node above that is less than `MOST_LEVELS` deep. `judging`
-    says that an evaluator or a guardrail stands at the node or above it.
+    `end` is the index after the last node below. `outer` is the nearest agent or chain above; `outermost`
+    is the topmost one, possibly the node itself. Of nested agents and chains, only the first `MOST_LEVELS`
+    count. `shallow` is the nearest node above that is less than `MOST_LEVELS` deep. `judging` is true if
+    the node or one above it is an evaluator or a guardrail.
     """
 
     span: Span
@@ -45,19 +45,19 @@ class Node:
 
     @property
     def is_outer(self) -> bool:
-        """Whether it is an agent or a chain, within which others work for one answer."""
+        """Whether the node is an agent or a chain, inside which other spans work for one answer."""
         return self.step.kind in OUTER and self.levels <= MOST_LEVELS
 
 
 @dataclass(slots=True)
 class Tree:
-    """The nodes of one trace; `siblings` has for a root the stretch of those whose parent is the same."""
+    """The nodes of one trace. `siblings` maps a root to the stretch of nodes with the same parent id."""
 
     nodes: list[Node] = field(default_factory=list)
     siblings: dict[int, range] = field(default_factory=dict)
 
     def above(self, node: Node) -> Iterator[Node]:
-        """The nodes above one that are less than `MOST_LEVELS` deep, from the nearest up."""
+        """Yield the nodes above one that are less than `MOST_LEVELS` deep, from the nearest up."""
         place = node.shallow
         while place >= 0:
             yield self.nodes[place]
@@ -65,10 +65,10 @@ class Tree:
 
 
 def tree_of(spans: Sequence[Span]) -> Tree:
-    """The tree of one trace.
+    """Build the tree of one trace.
 
-    Of a span that came twice the last one counts. A span whose parent is not there is a root, and so is the
-    first of spans that are each other's parents.
+    If a span occurs twice, the last one counts. A span whose parent is missing is a root. So is the first
+    span of a cycle of parents.
     """
     by_id = {span.span_id or f"#{at}": span for at, span in enumerate(spans)}
     ordered = sorted(by_id, key=lambda key: by_id[key].start_ns)
@@ -85,7 +85,7 @@ def tree_of(spans: Sequence[Span]) -> Tree:
             _walk(tree, root, by_id, children, seen)
         group = range(start, len(tree.nodes))
         tree.siblings |= {node.place: group for node in tree.nodes[start:] if node.parent < 0}
-    for key in ordered:  # what is left is in circles
+    for key in ordered:  # the remaining spans form cycles
         if key not in seen:
             start = len(tree.nodes)
             _walk(tree, key, by_id, children, seen)

@@ -1,6 +1,6 @@
-"""Outcomes as HTML: texts with quotes and labelled spans marked, heat maps, and rows of a report.
+"""Render outcomes as HTML: texts with quotes and labelled spans marked, heat maps, and rows of a report.
 
-Long texts are cut into blocks, so that a browser lays out only what is looked at.
+Long texts are split into blocks, so that a browser lays out only the visible ones.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from magistrate.report.counts import is_right
 from magistrate.report.formatting import decimal, duration, heat_of, without_heat
 from magistrate.types import HALLUCINATED, Abstention, Claim, Failure, Outcome, Sample, Verdict
 
-BLOCK_ROWS = 40  # lines on the screen, about, that a block fills
-COLUMNS = 80  # characters of a line on the screen, about
-LONGEST_LINE = 3 * BLOCK_ROWS * COLUMNS  # characters without a line end that stay together
-JOINING = "\u200d\ufe0e\ufe0f"  # with what stands before them they are one sign
+BLOCK_ROWS = 40  # approximate number of screen lines per block
+COLUMNS = 80  # approximate number of characters per screen line
+LONGEST_LINE = 3 * BLOCK_ROWS * COLUMNS  # longest run of characters without a line end that is not split
+JOINING = "\u200d\ufe0e\ufe0f"  # they form one glyph with the preceding character
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Half-open character offsets into a text; it ends with a line, or `cut` says that the line goes on."""
+    """Half-open character offsets into a text. It ends at a line end unless `cut`: then the line goes on."""
 
     start: int
     end: int
@@ -36,7 +36,7 @@ class Block:
 
 
 def blocks_of(text: str) -> list[Block]:
-    """The whole of `text` in order, in blocks of about `ROWS` lines on the screen; one for a short text."""
+    """Split the whole of `text` into blocks of about `BLOCK_ROWS` screen lines; a short text is one block."""
     found: list[Block] = []
     start = rows = 0
     for line in _lines(text):
@@ -52,7 +52,7 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def _lines(text: str) -> Iterator[Block]:
-    """Every line with its end, very long ones in parts."""
+    """Yield every line with its line end, very long ones in parts."""
     start = 0
     while start < len(text):
         end = text.find("\n", start) + 1 or len(text)
@@ -65,7 +65,7 @@ def _lines(text: str) -> Iterator[Block]:
 
 
 def _place(text: str, first: int, last: int) -> int:
-    """Where a line is cut: behind the last blank between two offsets, else not within a sign."""
+    """Return where to cut a line: after the last space between two offsets, else at the end of a glyph."""
     blank = text.rfind(" ", first, last)
     if blank >= 0:
         return blank + 1
@@ -79,16 +79,16 @@ def _place(text: str, first: int, last: int) -> int:
 
 
 LONGEST = 20_000  # characters of a text that are shown whole
-AROUND = 600  # characters kept on both sides of a mark, in a text that is longer
-TITLES = 5  # marks that are named in words where more of them overlap
+AROUND = 600  # characters kept on each side of a mark in a longer text
+TITLES = 5  # maximum number of overlapping marks named in a tooltip
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Half-open character offsets into a text and what stands there.
+    """Half-open character offsets into a text, with a description of the mark.
 
-    `kind` is that of a claim or `gold` for what people marked; `claim` the number of the claim, from 1;
-    `title` says it in words.
+    `kind` is that of a claim, or `gold` for spans marked by people. `claim` is the number of the claim,
+    from 1. `title` describes the mark in words.
     """
 
     start: int
@@ -99,11 +99,11 @@ class Mark:
 
 
 def marked(text: str, marks: Iterable[Mark], longest: int = LONGEST) -> Markup:
-    """`text` escaped, every mark a `<mark>` whose parts together are the marked words, no more and no less.
+    """Escape `text` and wrap every mark in `<mark>` elements that together cover exactly the marked words.
 
-    Each part has its marks' kinds as classes and the numbers of its claims in `data-claims`; where a claim
-    begins, `data-begins` has its number. Of a text longer than `longest` only the beginning and what is
-    near a mark is there, and each gap says how much is missing.
+    Each element has the kinds of its marks as classes and the numbers of its claims in `data-claims`. Where
+    a claim begins, `data-begins` has its number. If the text is longer than `longest`, only its beginning
+    and the parts near marks are kept, and each gap states how many characters are missing.
     """
     kept = _kept(text, marks)
     parts: list[str] = []
@@ -120,10 +120,10 @@ def marked(text: str, marks: Iterable[Mark], longest: int = LONGEST) -> Markup:
 
 
 def blocked(text: str, marks: Iterable[Mark], *, side: str = "", chosen: int | None = None) -> Markup:
-    """The whole of `text`, marked as `marked` does, a long one in blocks that a browser lays out when seen.
+    """Render the whole of `text` like `marked`, a long one in blocks that a browser lays out when visible.
 
-    With a `side`, every claim's quote begins at an element of the id `SIDE-NUMBER`. Parts of the claim
-    `chosen` also have the class `chosen`.
+    With a `side`, the quote of every claim begins at an element with the id `SIDE-NUMBER`. The parts of the
+    claim `chosen` also get the class `chosen`.
     """
     kept = _kept(text, marks)
     blocks = blocks_of(text)
@@ -139,18 +139,18 @@ def blocked(text: str, marks: Iterable[Mark], *, side: str = "", chosen: int | N
 
 
 def gap(n: int) -> Markup:
-    """What stands where so many characters are left out."""
+    """Return the placeholder for `n` characters that are left out."""
     return Markup('<span class="gap">… {} characters are left out here …</span>').format(f"{n:,}")
 
 
 def _kept(text: str, marks: Iterable[Mark]) -> list[Mark]:
-    """The marks that have a place in the text, cut at its ends."""
+    """Return the non-empty marks, cut at the ends of the text."""
     inside = [Mark(max(m.start, 0), min(m.end, len(text)), m.kind, m.title, m.claim) for m in marks]
     return [mark for mark in inside if mark.start < mark.end]
 
 
 def _shown(text: str, marks: Sequence[Mark], longest: int) -> list[tuple[int, int]]:
-    """The stretches of a text that are shown, in order and apart from each other."""
+    """Return the stretches of a text to show, in order and without overlap."""
     if len(text) <= longest:
         return [(0, len(text))]
     wanted = [(0, longest // 2)] + [(m.start - AROUND, min(m.end, m.start + longest) + AROUND) for m in marks]
@@ -164,7 +164,7 @@ def _pieces(
     side: str = "",
     chosen: int | None = None,
 ) -> Iterator[list[str]]:
-    """Each stretch as HTML, cut wherever a mark begins or ends."""
+    """Yield each stretch as HTML, split wherever a mark begins or ends."""
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
     for number, mark in enumerate(marks):
@@ -180,7 +180,7 @@ def _pieces(
             left, right = next(walk)
             over -= set(ends.get(left, ()))
             over |= set(starts.get(left, ()))
-            if left < start:  # between two stretches
+            if left < start:  # gap between two stretches
                 continue
             words = escape(seen(text[left:right]))
             found.append(_mark(words, [marks[n] for n in sorted(over)], left, side, chosen))
@@ -189,7 +189,7 @@ def _pieces(
 
 
 def _mark(words: Markup, over: Sequence[Mark], at: int, side: str, chosen: int | None) -> str:
-    """Words as they stand under these marks; the attributes of other people's words are escaped."""
+    """Return words wrapped in the element for these marks. Attributes with untrusted text are escaped."""
     if not over:
         return words
     kinds = dict.fromkeys(mark.kind for mark in over)
@@ -211,8 +211,9 @@ def _mark(words: Markup, over: Sequence[Mark], at: int, side: str, chosen: int |
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """`body` is the output; `legend` says what the colours mean, with `low` and `high` at its ends; `told`
-    says the same in words. Where it cannot be shown, `told` says why and there is no body."""
+    """A rendered heat map: `body` is the output, `legend` names the values from `low` to `high`, and `told`
+    describes it in words. If it cannot be shown, `body` is empty and `told` says why.
+    """
 
     body: Markup
     legend: str
@@ -222,9 +223,9 @@ class HeatMap:
 
 
 def heat_map(sample: Sample, verdict: Verdict | None, longest: int = LONGEST) -> HeatMap | None:
-    """The heat map among a verdict's details, None where there is none or nothing to lay it over.
+    """Return the heat map in a verdict's details, or None if there is none or the output is empty.
 
-    Of an output longer than `longest` only the beginning is painted.
+    If the output is longer than `longest`, only its beginning is rendered.
     """
     if verdict is None or not sample.output:
         return None
@@ -271,8 +272,8 @@ TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The outcomes that are listed, in the order they came, and of each kind in `KINDS` how many there are
-    and how many are left out.
+    """The listed outcomes in their original order, the total number of outcomes, and the number left out of
+    each kind in `KINDS`.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -281,7 +282,7 @@ class Listed:
 
     @property
     def words(self) -> str | None:
-        """What is left out, None where nothing is."""
+        """What is left out, in words; None if nothing is."""
         missing = [f"{n:,} {TOLD[kind]}" for kind, n in self.left_out.items() if n]
         if not missing:
             return None
@@ -292,7 +293,7 @@ class Listed:
 
 
 def listed(samples: Mapping[str, Sample], outcomes: Iterable[Outcome], most: int) -> Listed:
-    """At most `most` of the outcomes: by the order of `KINDS`, within a kind the first ones."""
+    """Select at most `most` of the outcomes: by the order of `KINDS`, within a kind the first ones."""
     kept: dict[str, list[tuple[int, Outcome]]] = {kind: [] for kind in KINDS}
     counts = dict.fromkeys(KINDS, 0)
     for at, outcome in enumerate(outcomes):
@@ -310,7 +311,7 @@ def listed(samples: Mapping[str, Sample], outcomes: Iterable[Outcome], most: int
 
 
 def judged_right(sample: Sample, outcome: Outcome) -> bool | None:
-    """Whether a verdict says the gold label; None if one of them is neither faithful nor hallucinated."""
+    """Return whether a verdict matches the gold label; None if one is neither faithful nor hallucinated."""
     return is_right(outcome.label, sample.label) if isinstance(outcome, Verdict) else None
 
 
@@ -331,7 +332,7 @@ LONGEST_DATA = 10_000  # characters of metadata and of details
 
 @dataclass(frozen=True, slots=True)
 class ClaimRow:
-    """A claim in words; `place` says which text of the context it quotes."""
+    """A claim in words. `place` names the text of the context that it quotes."""
 
     number: int
     kind: str
@@ -352,10 +353,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a page says of one outcome.
+    """The values that a page shows of one outcome.
 
     `judged` is the verdict's label, or `failed` or `abstained` with `code`. `right` is `right`, `wrong` or
-    empty where nothing can be said. Texts are as they came, except those that are `Markup`.
+    empty if unknown. Texts are not escaped, except those of type `Markup`.
     """
 
     id: str
@@ -379,7 +380,7 @@ class Row:
 
 
 def row_of(sample: Sample, outcome: Outcome) -> Row:
-    """Everything about `outcome` but its engine calls."""
+    """Return the row of `outcome`, with everything except its engine calls."""
     verdict = outcome if isinstance(outcome, Verdict) else None
     numbered = [*enumerate(verdict.claims, 1)] if verdict else []
     right = judged_right(sample, outcome)
@@ -408,7 +409,7 @@ def row_of(sample: Sample, outcome: Outcome) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeText:
-    """The label, or `failed` or `abstained` with its code, and the words that go with it under a title."""
+    """The label, or `failed` or `abstained` with its code, and the text that goes with it under a title."""
 
     judged: str
     code: str | None
@@ -417,7 +418,7 @@ class OutcomeText:
 
 
 def outcome_text(outcome: Outcome) -> OutcomeText:
-    """What an outcome says, in words."""
+    """Return the label, code and text of an outcome."""
     match outcome:
         case Verdict():
             flipped = outcome.explanation_agrees is False
@@ -430,7 +431,7 @@ def outcome_text(outcome: Outcome) -> OutcomeText:
 
 
 def facts_of(outcome: Outcome) -> list[tuple[str, str]]:
-    """Figures of an outcome by their names, in words."""
+    """Return the numbers of an outcome as pairs of name and text."""
     facts = []
     if isinstance(outcome, Verdict):
         facts += [("score", f"{outcome.score:.3f}")]
@@ -445,7 +446,7 @@ def facts_of(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 def claim_row(number: int, claim: Claim, sample: Sample) -> ClaimRow:
-    """The claim that is the `number`th of a verdict on `sample`."""
+    """Return the row of a claim, the `number`th of a verdict on `sample`."""
     return ClaimRow(
         number=number,
         kind=claim.kind,
@@ -458,7 +459,7 @@ def claim_row(number: int, claim: Claim, sample: Sample) -> ClaimRow:
 
 
 def output_marks(sample: Sample, numbered: Iterable[tuple[int, Claim]]) -> list[Mark]:
-    """What claims, each with its number, and people mark in the output."""
+    """Return the marks in the output: the quotes of numbered claims, and the spans marked by people."""
     marks = [
         Mark(c.output_quote.start, c.output_quote.end, c.kind, f"claim {n}: {c.kind}", n) for n, c in numbered
     ]
@@ -466,7 +467,7 @@ def output_marks(sample: Sample, numbered: Iterable[tuple[int, Claim]]) -> list[
 
 
 def source_marks(sample: Sample, numbered: Iterable[tuple[int, Claim]]) -> list[list[Mark]]:
-    """What claims, each with its number, mark in each of `Sample.sources`."""
+    """Return the marks of numbered claims in each of `Sample.sources`."""
     marks: list[list[Mark]] = [[] for _ in sample.sources]
     for n, claim in numbered:
         quote, at = claim.context_quote, claim.context_index
@@ -476,7 +477,7 @@ def source_marks(sample: Sample, numbered: Iterable[tuple[int, Claim]]) -> list[
 
 
 def source_title(sample: Sample, index: int) -> str:
-    """What the text of this index in `Sample.sources` is called."""
+    """Return the title of the text at this index in `Sample.sources`."""
     n = len(sample.context)
     if index >= n:
         turn = sample.messages[index - n].role if index - n < len(sample.messages) else "?"
@@ -491,7 +492,7 @@ def _output(sample: Sample, numbered: Sequence[tuple[int, Claim]]) -> Markup:
 
 
 def _sources(sample: Sample, numbered: Sequence[tuple[int, Claim]]) -> list[Text]:
-    """All that the output may rely on, in the order of `Sample.sources`."""
+    """Return all sources of the sample with their marks, in the order of `Sample.sources`."""
     marks = source_marks(sample, numbered)
     return [Text(source_title(sample, at), marked(text, marks[at])) for at, text in enumerate(sample.sources)]
 
@@ -507,7 +508,7 @@ def _data(sample: Sample, verdict: Verdict | None) -> list[tuple[str, str]]:
 
 
 def json_text(values: Mapping[str, object], longest: int = LONGEST_DATA) -> str:
-    """Plain values as JSON for people, cut where it is longer."""
+    """Return plain values as indented JSON, truncated if it is longer than `longest`."""
     text = json.dumps(dict(values), ensure_ascii=False, indent=2, default=str)
     cut = len(text) - longest
     return text if cut <= 0 else f"{text[:longest]}\n… {cut:,} characters are left out here …"

@@ -1,8 +1,9 @@
-"""A run's report as HTML: a self-contained file, and a fragment for notebooks.
+"""Render a run's report as HTML: a self-contained file, and a fragment for notebooks.
 
-The file needs no network, and has no handler and no script but its own. A policy in it names the hashes of
-the one style sheet and the one script, so a browser runs nothing else, whatever the judged texts hold.
-Everything that a template prints is escaped, after every control character was made visible.
+The file needs no network, and contains no event handlers and only one script. Its content security policy
+has the hashes of the one style sheet and the one script, so a browser runs nothing else, whatever the
+judged texts contain. Everything that a template prints is escaped, after control characters are made
+visible.
 """
 
 from __future__ import annotations
@@ -55,11 +56,10 @@ def page(
     rows: int = ROWS,
     price: Price | None = None,
 ) -> Iterator[str]:
-    """The pieces of the file, in order; the same arguments give the same pieces.
+    """Yield the pieces of the file, in order. The same arguments give the same pieces.
 
-    `outcomes` of `samples` (by id) are gone through once; at most `rows` of them are listed, and the page
-    says what is left out. The figures are those of `report`; `price` is what tokens cost, None where nobody
-    knows.
+    `outcomes` of `samples` (by id) are read once. At most `rows` of them are listed, and the page states
+    what is left out. The metrics are those of `report`. `price` is the price of tokens, or None if unknown.
     """
     scores = Scores(samples)
     listing = listed(samples, scores.collect(outcomes), rows)
@@ -86,9 +86,9 @@ def page(
 
 
 def document(template: str, *, title: str, script: str | None = None, **values: Any) -> Iterator[str]:
-    """A template of this package that extends `base.html`, filled in, with its policy, style and script.
+    """Render a template of this package that extends `base.html`, with its policy, style and script.
 
-    `script` takes the place of the one that filters a listing; an empty one leaves the page without any.
+    `script` replaces the default one, which filters a listing; an empty text means no script.
     """
     from markupsafe import Markup
 
@@ -105,7 +105,7 @@ def document(template: str, *, title: str, script: str | None = None, **values: 
 
 @cache
 def text_of(name: str) -> str:
-    """A file of this package."""
+    """Return the text of a file of this package."""
     return files("magistrate.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -133,7 +133,7 @@ def _unfinished(report: Report) -> str | None:
 
 
 def _choices(samples: Mapping[str, Sample], listing: Listed) -> dict[str, list[str]]:
-    """What can be chosen in each filter."""
+    """Return the options of each filter."""
     found: dict[str, set[str]] = {name: set() for name in ("judge", "judged", "gold", "right")}
     for outcome in listing.outcomes:
         sample = samples[outcome.sample_id]
@@ -145,7 +145,7 @@ def _choices(samples: Mapping[str, Sample], listing: Listed) -> dict[str, list[s
 
 
 def _kinds(samples: Mapping[str, Sample], listing: Listed) -> list[str]:
-    """The kinds of marks that the page has, in the order of the legend."""
+    """Return the kinds of marks on the page, in the order of the legend."""
     found: set[str] = {c.kind for o in listing.outcomes if isinstance(o, Verdict) for c in o.claims}
     gold = any(samples[o.sample_id].spans for o in listing.outcomes)
     kinds = [kind for kind in KINDS if kind in found]
@@ -156,7 +156,7 @@ def _kinds(samples: Mapping[str, Sample], listing: Listed) -> list[str]:
 
 
 def report_html(report: Report) -> str:
-    """The run, a comparison where there are several judges, and each judge's figures, matrix and remarks."""
+    """Render the run, a comparison of several judges, and each judge's metrics, matrix and remarks."""
     run = report.run
     facts = [("data", run.dataset), ("samples", f"{run.n_total:,}"), ("status", run.status)]
     if run.unread is not None and run.unread.n:

@@ -1,6 +1,6 @@
-"""One file a convention: each reads a span into a step, or answers None where the span does not follow it.
+"""Tracing conventions, one per file. Each reads a span into a step, or returns None if it does not apply.
 
-`read` joins what they find: the conventions that say most about a span come first.
+`read` combines their results. The most detailed conventions take precedence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ORDER = (openinference.NAME, *others.NAMES, genai.NAME, traceloop.NAME)
 
 
 def read(span: Span) -> Step | None:
-    """What a span says of a language model's work; None where it follows no convention that is known."""
+    """Return the step of a span, or None if the span follows no known convention."""
     attributes = Attributes(span.attributes)
     found = None
     for reader in READERS:
@@ -29,7 +29,7 @@ def read(span: Span) -> Step | None:
 
 
 def _likely(step: Step) -> Kind:
-    """The kind of a step that does not say it."""
+    """Return the kind of a step that does not state it, inferred from its content."""
     if step.choices is not None or step.prompt is not None:
         return "call"
     if step.documents is not None or step.query is not None:

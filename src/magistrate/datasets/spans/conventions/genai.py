@@ -1,9 +1,9 @@
-"""OpenTelemetry's conventions for generative AI: messages as attributes, as one event, and as an event each.
+"""OpenTelemetry's conventions for generative AI: messages as attributes, as one event, or as an event each.
 
-Content may stand on the span as structured values or as JSON, on an event of the span, or, as before version
-1.37, in an event for each message. Events that came as log records are read where they are put on their span,
-with the record's body as the attribute `body`.
-Source: github.com/open-telemetry/semantic-conventions, `docs/gen-ai`, 1.41.
+Content may be on the span as structured values or as JSON, on an event of the span, or, before version
+1.37, in one event per message. Events recorded as log records are read if they are attached to their span,
+with the record's body as the attribute `body`. Source: github.com/open-telemetry/semantic-conventions,
+`docs/gen-ai`, 1.41.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ELSEWHERE = ("gen_ai.input.messages_ref", "gen_ai.output.messages_ref", "gen_ai.
 
 
 def read(span: Span, attributes: Attributes) -> Step | None:
-    """The step of a span with attributes or events that begin with `gen_ai.`."""
+    """Return the step of a span with attributes or events that begin with `gen_ai.`."""
     events = [event for event in span.events if event.name.startswith("gen_ai.")]
     if not events and not isinstance(attributes.get("gen_ai"), Mapping):
         return None
@@ -72,7 +72,7 @@ def read(span: Span, attributes: Attributes) -> Step | None:
 
 
 def _content(attributes: Attributes, where: str) -> Step:
-    """What attributes of the span, or of the event that has the same ones, hold."""
+    """Return the content of a span's attributes, or of an event with the same attributes."""
     remarks: list[str] = []
 
     def read(name: str) -> Any:
@@ -109,7 +109,7 @@ def _content(attributes: Attributes, where: str) -> Step:
 
 
 def of_events(events: list[Event], convention: str = NAME) -> Step:
-    """The messages that stand in an event each, as before version 1.37."""
+    """Return the messages that are recorded as one event each, as before version 1.37."""
     prompt: list[Message] = []
     choices: list[Message] = []
     asked, answered = "", ""
@@ -138,14 +138,14 @@ def of_events(events: list[Event], convention: str = NAME) -> Step:
 
 
 def events_in(value: Any) -> Iterator[Event]:
-    """Events that stand in a list on the span, each with its name under `event.name`."""
+    """Yield the events of a list on the span, each with its name under `event.name`."""
     for item in listed(opened(value)):
         if isinstance(item, Mapping) and isinstance(item.get("event.name"), str):
             yield Event(item["event.name"], 0, item)
 
 
 def _payload(event: Event) -> Mapping[str, Any]:
-    """What an event says: in its attributes, or in one of them as a body or as JSON."""
+    """Return the content of an event: its attributes, or the body or JSON in one of them."""
     for name in ("body", "gen_ai.event.content"):
         body = opened(event.attributes.get(name))
         if isinstance(body, Mapping):

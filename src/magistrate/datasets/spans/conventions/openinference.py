@@ -1,4 +1,4 @@
-"""OpenInference: the attributes of Phoenix's instrumentations.
+"""OpenInference: the attributes written by Phoenix's instrumentations.
 
 Source: github.com/Arize-ai/openinference, `spec/semantic_conventions.md`.
 """
@@ -38,7 +38,7 @@ JSON = "application/json"
 
 
 def read(span: Span, attributes: Attributes) -> Step | None:
-    """The step of a span with `openinference.span.kind`, or with messages by its names."""
+    """Return the step of a span with `openinference.span.kind` or with OpenInference messages."""
     said = attributes.text("openinference.span.kind").upper()
     if not said and not attributes.get("llm.input_messages") and not attributes.get("llm.output_messages"):
         return None
@@ -78,7 +78,7 @@ def _messages(attributes: Attributes, key: str, role: str) -> Found[tuple[Messag
 
 
 def _completion(attributes: Attributes, key: str, inner: str, role: str) -> Found[tuple[Message, ...]] | None:
-    """What a call had that is no conversation: `llm.prompts.0.prompt.text`."""
+    """Return the texts of a call that is not a conversation: `llm.prompts.0.prompt.text`."""
     texts = (at(item, inner, "text") for item in listed(attributes.get(key)))
     found = tuple(Message(role, text) for text in texts if isinstance(text, str) and text)
     return Found(found, NAME, key) if found else None
@@ -91,7 +91,7 @@ def _documents(attributes: Attributes, kind: Kind) -> Any:
 
 
 def _value(attributes: Attributes, which: str, kind: Kind) -> tuple[Found[str] | None, str | None]:
-    """`input.value` or `output.value` as text, and why there is none where it cannot be read."""
+    """Return `input.value` or `output.value` as text, or the reason why it cannot be read."""
     key = f"{which}.value"
     value = attributes.get(key)
     mime = attributes.text(f"{which}.mime_type")
@@ -103,5 +103,5 @@ def _value(attributes: Attributes, which: str, kind: Kind) -> tuple[Found[str] |
 
 
 def _result(attributes: Attributes) -> Found[str] | None:
-    """What a tool answered: all of it, as text."""
+    """Return the whole output of a tool, as text."""
     return _found(as_text(opened(attributes.get("output.value"))), "output.value")

@@ -1,4 +1,4 @@
-"""Tools with keys of their own: Vercel AI, MLflow, pydantic-ai, Logfire, Langfuse, Google's ADK, Genkit."""
+"""Conventions of single tools: Vercel AI, MLflow, pydantic-ai, Logfire, Langfuse, Google's ADK, Genkit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from magistrate.datasets.spans.steps import Found, Kind, Message, Step
 
 
 def read(span: Span, attributes: Attributes) -> Step | None:
-    """The step of a span with the keys of one of these tools."""
+    """Return the step of a span that follows the convention of one of these tools."""
     for reader in (_vercel, _pydantic_ai, _logfire, _google, *TABLE):
         step = reader(span, attributes)
         if step is not None:
@@ -28,7 +28,7 @@ def read(span: Span, attributes: Attributes) -> Step | None:
     return None
 
 
-# --- one value for all that went in, one for all that came out --------------------------------------
+# --- one value for the input, one for the output ----------------------------------------------------
 
 KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("llm", "chat_model", "generation", "model"), "call"),
@@ -45,7 +45,7 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class InOut:
-    """A convention with a kind, what went in and what came out, each one value that is mostly JSON."""
+    """A convention with one attribute each for kind, input and output; the latter two are mostly JSON."""
 
     name: str
     kind: tuple[str, ...]
@@ -83,7 +83,7 @@ class InOut:
 
 
 def _listed_documents(value: Any) -> Any:
-    """The documents of a list, or of an object that holds one."""
+    """Return the documents of a list, or of an object that contains one."""
     if isinstance(value, Mapping):
         lists = (item for item in value.values() if isinstance(item, list))
         return next((found for item in lists if (found := documents_in(item))), ())
@@ -111,7 +111,7 @@ VERCEL = "vercel"
 
 
 def _vercel(span: Span, attributes: Attributes) -> Step | None:
-    """`ai.generateText` is the whole, `ai.generateText.doGenerate` each call of it, `ai.toolCall` a tool."""
+    """Read Vercel's spans: `ai.generateText` (whole), `ai.generateText.doGenerate` (call), `ai.toolCall`."""
     operation = attributes.text("ai.operationId")
     if not operation.startswith("ai."):
         return None
@@ -153,7 +153,9 @@ PYDANTIC_AI, LOGFIRE = "pydantic-ai", "logfire"
 
 
 def _pydantic_ai(span: Span, attributes: Attributes) -> Step | None:
-    """An agent's run with all its messages, a tool with its answer, a call with its messages as `events`."""
+    """Read an agent run with all its messages, a tool with its result, or a call with
+    messages in `events`.
+    """
     everything: tuple[Message, ...] = ()
     key = ""
     for name in ("pydantic_ai.all_messages", "all_messages_events"):
@@ -189,12 +191,12 @@ def _pydantic_ai(span: Span, attributes: Attributes) -> Step | None:
 
 
 def _last_answer(messages: tuple[Message, ...]) -> int:
-    """Where the answer is that ends a conversation; its length where it ends otherwise."""
+    """Return the index of the answer that ends a conversation, or its length if it ends otherwise."""
     return len(messages) - (bool(messages) and messages[-1].role == "assistant")
 
 
 def _logfire(span: Span, attributes: Attributes) -> Step | None:
-    """A model call with `request_data` and `response_data`."""
+    """Read a model call with `request_data` and `response_data`."""
     request, response = opened(attributes.get("request_data")), opened(attributes.get("response_data"))
     if not isinstance(request, Mapping) or not isinstance(response, Mapping | None):
         return None
@@ -221,7 +223,7 @@ GOOGLE = "google-adk"
 
 
 def _google(span: Span, attributes: Attributes) -> Step | None:
-    """A model call with the request and the response of the API, a tool with what it answered."""
+    """Read a model call with the API's request and response, or a tool with its result."""
     start = "gcp.vertex.agent."
     prompt = messages_in(opened(attributes.get(f"{start}llm_request")), "user")
     choices = messages_in(opened(attributes.get(f"{start}llm_response")), "assistant")

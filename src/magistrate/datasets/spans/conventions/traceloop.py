@@ -1,7 +1,7 @@
-"""OpenLLMetry by Traceloop: entities with JSON, messages as numbered attributes, documents as events.
+"""OpenLLMetry by Traceloop: entities as JSON, messages as numbered attributes, documents as events.
 
-Source: github.com/traceloop/openllmetry, `packages/opentelemetry-semantic-conventions-ai` and the wrappers of
-vector stores beside it.
+Source: github.com/traceloop/openllmetry, `packages/opentelemetry-semantic-conventions-ai` and its wrappers
+of vector stores.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMPLETIONS = ("gen_ai.completion", "llm.completions")
 
 
 def read(span: Span, attributes: Attributes) -> Step | None:
-    """The step of a span with an entity, numbered messages, or what a vector store found."""
+    """Return the step of a span with an entity, numbered messages or vector store results."""
     kind: Kind = KINDS.get(attributes.text("traceloop.span.kind").lower(), "")
     kind = kind or REQUESTS.get(attributes.text("llm.request.type").lower(), "")
     prompt = _messages(attributes, PROMPTS, "user")
@@ -63,7 +63,7 @@ def _found(text: str | None, key: str) -> Found[str] | None:
 
 
 def _unwrapped(value: object) -> object:
-    """What a tool answered, without the `{"output": …}` around it."""
+    """Return the result of a tool without the `{"output": …}` around it."""
     held = opened(value)
     if isinstance(held, Mapping):
         return next((held[name] for name in ("output", "outputs") if held.get(name)), held)
@@ -83,7 +83,7 @@ def _messages(attributes: Attributes, keys: tuple[str, ...], role: str) -> Found
 
 
 def _documents(span: Span) -> Found[tuple[Document, ...]] | None:
-    """One event a document: `db.query.result` with `db.query.result.document`, or of a search its entity."""
+    """Return the documents of events, one each: `db.query.result`, or the entity of a search result."""
     found: list[Document] = []
     key = ""
     for event in span.events:

@@ -1,4 +1,4 @@
-"""What the conventions share: attributes by name, JSON in texts, messages and documents of many forms."""
+"""Helpers for all conventions: attributes by name, JSON in texts, messages and documents in many forms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from magistrate.datasets.fields import field_of
 from magistrate.datasets.spans.steps import Document, Message
 
-DEEPEST = 16  # names between the dots of an attribute, and values inside each other; the rest is not read
+DEEPEST = 16  # levels of dotted names and of nested values; deeper ones are not read
 ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant"} | {
     "developer": "system",
     "function": "tool",
@@ -29,30 +29,32 @@ CONVERSATIONS = ("messages", "contents", "choices", "generations", "response", "
 
 
 class Attributes:
-    """Attributes by their dotted names, whether they came flat or inside each other."""
+    """Attributes by dotted name, whether they were recorded flat or nested."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = given
 
     @cached_property
     def tree(self) -> dict[str, Any]:
-        """The attributes nested by the names between their dots."""
+        """The attributes, nested by the dots in their names."""
         return nested(self._given)
 
     def get(self, name: str) -> Any:
-        """The value of a name; a mapping where it is the beginning of other names."""
+        """Return the value of a name, or a mapping if it is the prefix of other names."""
         found = self._given.get(name)
         if found is not None and not isinstance(found, dict | list | tuple):
             return found
         return at(self.tree, *_path(name))
 
     def text(self, *names: str) -> str:
-        """The first of some names that has a text; empty without any."""
+        """Return the first non-empty text among these names, or an empty text."""
         found = (self.get(name) for name in names)
         return next((each for each in found if isinstance(each, str) and each), "")
 
     def opened(self, name: str) -> tuple[Any, str | None]:
-        """The value of a name, read where it is JSON; with why not where it is a text that should be JSON."""
+        """Return the value of a name, parsed if it is JSON, or the reason if what looks like JSON is
+        invalid.
+        """
         value = self.get(name)
         found = opened(value)
         if isinstance(found, str) and found.lstrip()[:1] in ("{", "["):
@@ -66,7 +68,7 @@ def _path(name: str) -> tuple[str, ...]:
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes by the names between their dots; of a list the items' too.
+    """Nest attributes by the dots in their names, also inside lists.
 
     >>> nested({"input.value": "Who?", "retrieval.documents": [{"document.content": "Bern."}]})
     {'input': {'value': 'Who?'}, 'retrieval': {'documents': [{'document': {'content': 'Bern.'}}]}}
@@ -94,13 +96,13 @@ def _nested(flat: Mapping[str, Any], deepest: int) -> dict[str, Any]:
         known = branch.get(last)
         if isinstance(known, dict) and isinstance(value, dict):
             branch[last] = {**known, **value}
-        elif not isinstance(known, dict):  # a text does not replace the names that begin like it
+        elif not isinstance(known, dict):  # a text does not replace longer names with the same prefix
             branch[last] = value
     return tree
 
 
 def at(tree: Any, *path: str) -> Any:
-    """The value at a path of nested attributes, or None."""
+    """Return the value at a path of nested attributes, or None."""
     for step in path:
         if not isinstance(tree, dict):
             return None
@@ -109,7 +111,7 @@ def at(tree: Any, *path: str) -> Any:
 
 
 def listed(value: Any) -> list[Any]:
-    """A list, also where its items came as attributes of their own: `documents.0`, `documents.1`."""
+    """Return a list, also if its items are numbered attributes: `documents.0`, `documents.1`."""
     if isinstance(value, Mapping):
         numbered = [
             (int(key), item)
@@ -121,7 +123,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def opened(value: Any) -> Any:
-    """A text that holds JSON as what it holds; anything else as it is."""
+    """Parse a text that contains JSON; return anything else unchanged."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "[", '"'):
         return value
     from pydantic_core import from_json
@@ -136,10 +138,11 @@ def opened(value: Any) -> Any:
 
 
 def messages_in(value: Any, role: str, deepest: int = DEEPEST) -> tuple[Message, ...]:
-    """The messages of a value in any form that providers and frameworks have; `role` where none is said.
+    """Return the messages in a value of any form that providers and frameworks use; the default role is
+    `role`.
 
-    It may be a text, a message, a list of them, or what holds one under a usual name, such as a request or a
-    completion of OpenAI, Anthropic, Google or LangChain.
+    The value may be a text, a message, a list of messages, or an object with messages under a usual name,
+    such as a request or completion of OpenAI, Anthropic, Google or LangChain.
     """
     if isinstance(value, str):
         return (Message(role, value),) if value else ()
@@ -154,7 +157,7 @@ def messages_in(value: Any, role: str, deepest: int = DEEPEST) -> tuple[Message,
     for name in ("system", "system_instruction", "instructions"):
         if before := _joined(_parts(value.get(name))):
             return (Message("system", before), *messages_in(_without(value, name), role, deepest - 1))
-    for name in ("kwargs", *CONVERSATIONS):  # LangChain's own JSON has a message's fields in `kwargs`
+    for name in ("kwargs", *CONVERSATIONS):  # LangChain's JSON has a message's fields in `kwargs`
         inner = value.get(name)
         if isinstance(inner, Mapping | list | tuple) and (found := messages_in(inner, role, deepest - 1)):
             return found
@@ -165,10 +168,10 @@ def messages_in(value: Any, role: str, deepest: int = DEEPEST) -> tuple[Message,
 
 
 def is_message(value: Mapping[str, Any]) -> bool:
-    """Whether a mapping is a message, or one part of an answer that stands where messages do."""
+    """Return whether a mapping is a message, or a part of an answer in the place of one."""
     said = isinstance(value.get("role"), str) and value.get("type") not in ("function",)
     kind = _kind(value)
-    # LangChain names the role `type`; Responses of OpenAI list calls and results among the messages.
+    # LangChain calls the role `type`; OpenAI's Responses list calls and results among the messages.
     typed = (kind in ("human", "ai", "system", "tool") and "content" in value) or kind in CALLS | RESULTS
     bare = isinstance(value.get("content"), str) and "choices" not in value
     return said or typed or bare or "parts" in value
@@ -195,7 +198,7 @@ def _message(value: Mapping[str, Any], role: str) -> Message:
 
 
 def _parts(content: Any) -> list[Mapping[str, Any]]:
-    """The parts of a message's content, whatever holds them."""
+    """Return the parts of a message's content, in whatever form they are given."""
     if isinstance(content, str):
         return [{"text": content}]
     items = listed(content) or ([content] if isinstance(content, Mapping) else [])
@@ -244,7 +247,7 @@ def _without(value: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str:
-    """What a tool answered as one text: of parts their texts, of other values their JSON."""
+    """Return a tool's result as one text: the texts of its parts, or JSON for other values."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and value and (text := _joined(_parts(value))):
@@ -258,7 +261,9 @@ def as_text(value: Any) -> str:
 
 
 def _only_text(value: Mapping[str, Any]) -> str:
-    """The text of a result that says nothing else, such as `{"value": …}` and MCP's `{"content": [...]}`."""
+    """Return the text of a result with one field only, such as `{"value": …}` or MCP's
+    `{"content": [...]}`.
+    """
     held = [item for name, item in value.items() if name not in ("type", "isError", "role")]
     if len(held) != 1:
         return ""
@@ -272,7 +277,7 @@ WRAPPERS = {
 
 
 def text_in(value: Any, which: str, deepest: int = DEEPEST) -> str | None:
-    """The `input` or `output` that a chain's value holds: as a text, under a known name, or in messages."""
+    """Return the `input` or `output` text of a chain's value: itself, under a known name, or in messages."""
     if isinstance(value, str):
         return value if value.strip() else None
     if not deepest:
@@ -302,12 +307,12 @@ ID_KEYS = ("id", "document_id", "doc_id", "doc_uri", "source", "chunk_id")
 
 
 def documents_in(value: Any) -> tuple[Document, ...]:
-    """The retrieved documents of a list in any of the usual forms; what has no text is left out."""
+    """Return the retrieved documents in a list of any usual form. Items without text are skipped."""
     return tuple(found for item in listed(value) if (found := document_in(item)) is not None)
 
 
 def document_in(item: Any) -> Document | None:
-    """One retrieved document, or None where it has no text."""
+    """Return one retrieved document, or None if it has no text."""
     if isinstance(item, str):
         return Document(item) if item.strip() else None
     if not isinstance(item, Mapping):
@@ -333,13 +338,13 @@ def document_in(item: Any) -> Document | None:
 
 
 def _first(places: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Any:
-    """The first value under one of some names, in one of some places, that is no mapping."""
+    """Return the first value under one of these names, in any of the places, that is not a mapping."""
     found = (place.get(name) for name in names for place in places)
     return next((each for each in found if each is not None and not isinstance(each, Mapping)), None)
 
 
 def number(value: Any) -> float | None:
-    """A finite number, also where it is a text."""
+    """Return a finite number, also if it is given as text, else None."""
     try:
         found = float(value) if isinstance(value, str | int | float) else math.nan
     except (ValueError, OverflowError):
