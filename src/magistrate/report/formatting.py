@@ -129,10 +129,9 @@ def cut(text: str, width: int) -> str:
 
 
 def distinct_names(names: Sequence[str], width: int) -> list[str]:
-    """Shorten each name to at most `width` characters that distinguish it from the others, or else number
-    it.
+    """Shorten each name to at most `width` characters that tell it from the others, else number them.
 
-    >>> told_apart(["nightly, small", "nightly, large"], 8)
+    >>> distinct_names(["nightly, small", "nightly, large"], 8)
     ['…, small', '…, large']
     """
     whole = [" ".join(plain(name).split()) for name in names]

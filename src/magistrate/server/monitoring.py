@@ -38,7 +38,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 STREAM = b"text/event-stream"
 
 # Our files that are in the traceback of every error.
-_AROUND = ("monitoring.py", "headers.py", "limits.py", "access.py")
+_AROUND = ("monitoring.py", "security.py", "limits.py")
 
 router = APIRouter()
 _log = _logging.get("server")

@@ -179,8 +179,6 @@ class Store(DatasetShelf):
         """Messages to other programs."""
         return Outbox(self._writing, self._reading)
 
-    # --- queries --------------------------------------------------------------------------------
-
     # --- runs as a whole ------------------------------------------------------------------------
 
     def find_run(self, ref: str) -> RunRecord:

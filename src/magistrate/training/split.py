@@ -13,7 +13,7 @@ def held_out(groups: Sequence[int | str], share: float, seed: int) -> list[bool]
     of 0.
 
     >>> held_out([0, 0, 1, 2, 2], 0.3, 0)
-    [False, False, True, False, False]
+    [False, False, False, True, True]
     """
     known = sorted(set(groups), key=str)
     wanted = min(max(round(share * len(known)), 1), len(known) - 1) if share else 0
