@@ -301,8 +301,7 @@ def _dump(schema: object) -> str:
 
 @lru_cache(maxsize=64)
 def _validators(text: str, texts: Frozen | None) -> tuple[Any, Any]:
-    """Return the validators of finished and of unfinished values; the second is None where dialects are
-    mixed.
+    """Return the validators of finished and of unfinished values; the second is None for mixed dialects.
 
     If `texts` is not None (it may be empty), they are the texts of a `Constraint`, and its outputs are
     validated.

@@ -102,8 +102,7 @@ class Constraint:
         return text
 
     def require_bounds(self) -> None:
-        """Raise `ConstraintError` (with the JSON pointer) if a text could go on forever or a text to quote
-        is missing.
+        """Raise `ConstraintError` (with JSON pointer) if a text may be endless or a text to quote is missing.
 
         A Lark grammar is accepted as given: nothing checks here whether its language has a longest text.
         The engine steers it to its end within the budget.
@@ -363,8 +362,7 @@ def repair(text: str, constraint: Constraint) -> Any:
 
 
 def unmarked(text: str) -> tuple[str, ...]:
-    """Return a text without its final full stop or its surrounding quotation marks, in a tuple; empty if it
-    has neither.
+    """Return a text without its final full stop or its quotation marks, in a tuple; empty if it has neither.
 
     >>> unmarked(' Yes. '), unmarked('"Yes"'), unmarked('Yes!'), unmarked('Yes...')
     (('Yes',), ('Yes',), (), ())
@@ -408,9 +406,7 @@ def _content_of(document: str) -> str:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """Return the character of a JSON escape, or nothing for an escaped quotation mark, backslash or white
-    space.
-    """
+    """Return the character of a JSON escape; nothing for an escaped quote, backslash or white space."""
     if found[1] is not None:
         return chr(int(found[1], 16))
     return "/" if found[2] == "/" else ""

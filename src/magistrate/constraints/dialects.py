@@ -355,8 +355,7 @@ DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 
 @dataclass(frozen=True, slots=True)
 class Expressed:
-    """A constraint as the `payload` for a server; `lost` lists the rules that it does not enforce, with
-    places.
+    """A constraint as a server takes it (`payload`), and the rules that the server does not enforce (`lost`).
 
     For `json_schema` the payload is a JSON Schema as a dict (the content of `response_format`). Otherwise
     it is text: GBNF for llama.cpp, Lark for llguidance, one regular expression for Outlines. The lost rules
@@ -369,9 +368,7 @@ class Expressed:
 
 
 def express(constraint: Constraint, dialect: Dialect) -> Expressed:
-    """Translate `constraint` into a server's dialect. Raises `ConstraintError` if the dialect cannot
-    express it.
-    """
+    """Translate `constraint` into a dialect. Raises `ConstraintError` if the dialect cannot express it."""
     if dialect not in DIALECTS:
         raise ConstraintError(f"{dialect!r} is not a dialect; known: {', '.join(DIALECTS)}")
     constraint.require_bounds()
@@ -458,9 +455,7 @@ class _Regex:
         self.written = 0
 
     def text(self, node: Shape) -> str:
-        """Return the expression for `node`. Definitions are inlined, so a small schema can make a huge
-        text.
-        """
+        """Return the expression for `node`. Definitions are inlined: a small schema can make a huge text."""
         self.written += 1
         if self.written > MOST_WRITTEN:
             raise ConstraintError(

@@ -172,9 +172,7 @@ class _Rules:
         return self._named(f'"[" {_list(written, item, least, most)} "]"')
 
     def _set(self, node: Mapping[str, Any]) -> str | None:
-        """Return an expression for distinct listed values in any order; the rule's parameter has one bit
-        per value.
-        """
+        """Return an expression for distinct values in any order; the rule's parameter has a bit per value."""
         values = [_literal(_compact(value)) for value in listed(node["items"], self.root) or ()]
         least, most = int(node.get("minItems", 0)), min(int(node.get("maxItems", len(values))), len(values))
         if least > most:
@@ -225,9 +223,7 @@ class _Rules:
         return f"%json {json.dumps(written)}"
 
     def _needed(self, node: Mapping[str, Any], keyword: str) -> list[str]:
-        """Return the names of the definitions under `keyword` that `node` refers to, directly or
-        indirectly.
-        """
+        """Return the names of definitions under `keyword` that `node` refers to, directly or indirectly."""
         found: dict[str, None] = {}
         pending = [node]
         while pending:
@@ -296,9 +292,7 @@ def _either(expressions: Sequence[str | None]) -> str | None:
 
 
 def _list(leading: Sequence[str | None], item: str | None, least: int, most: int) -> str:
-    """Return an expression for `least` to `most` comma-separated items: `leading` first, then repeated
-    `item`.
-    """
+    """Return an expression for `least` to `most` items with commas: `leading` first, then repeated `item`."""
     expression = ""
     if item is not None and most > len(leading):
         low, high = max(least - len(leading), 0), most - len(leading)
@@ -316,7 +310,5 @@ def _list(leading: Sequence[str | None], item: str | None, least: int, most: int
 
 
 def _anchored(pattern: Translated) -> str:
-    """Return the pattern as JSON Schema reads it: it may match anywhere in the string unless it is
-    anchored.
-    """
+    """Return the pattern as JSON Schema reads it: without anchors it may match anywhere in the string."""
     return f"{'^' if pattern.starts else ''}(?:{pattern.rust}){'$' if pattern.ends else ''}"

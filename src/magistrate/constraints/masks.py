@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MANY = 24  # the number of masks from which parallel threads pay off
 COMPILED = 256  # compiled constraints kept per tokenizer
-COMPILED_TEXT = 1_000_000  # characters of their grammars in total; a text to quote takes 250 bytes each
+COMPILED_TEXT = 1_000_000  # grammar characters in total; text to quote takes 250 bytes per character
 LOOKED_AHEAD = 4096  # tokens; the limit of the search for a shortest ending when a constraint is compiled
 FREE = 64  # more allowed tokens than this mean free text; an enumeration allows fewer
 # What a dry run tries first: tokens that close something, then the shortest values.
@@ -65,9 +65,7 @@ class MaskEngine:
         return compiled.fork()
 
     def _keep(self, constraint: Constraint, compiled: Matcher) -> None:
-        """Cache a compiled constraint and evict the least recently used ones over the limits, but never the
-        newest.
-        """
+        """Cache a compiled constraint; over the limits, evict the least recently used, never the newest."""
         self._compiled[constraint.digest] = compiled
         self._compiled.move_to_end(constraint.digest)
         self._lengths[constraint.digest] = len(constraint.grammar)
@@ -139,9 +137,7 @@ class Matcher:
         return bool(self._computed()[token >> 3] >> (token & 7) & 1)
 
     def forced(self) -> list[int]:
-        """Consume and return the tokens that are the only possible continuation, tokenized as the model
-        would.
-        """
+        """Consume and return the tokens of the only possible continuation, tokenized as the model would."""
         if self._ahead is not None:
             forced, end = self._ahead
             self._stand_at(end)
@@ -192,9 +188,7 @@ class Matcher:
         self._bits, self._closes, self._ahead = other._bits, other._closes, other._ahead
 
     def closes_structure(self, mask: np.ndarray) -> bool:
-        """Return whether a free string, a list or an object can be closed now; False where a number might
-        continue.
-        """
+        """Return whether a free string, a list or an object can be closed; False if a number may continue."""
         quote, letter = self._engine.quote, self._engine.letter
         if quote is None or letter is None:
             return False
@@ -225,17 +219,14 @@ class Matcher:
         return trial.accepting
 
     def _quote_closes(self) -> bool:
-        """Return whether a quotation mark (which must be allowed) ends the string, so that text cannot
-        continue.
-        """
+        """Return whether a quotation mark (which must be allowed) would end the string."""
         assert self._engine.quote is not None and self._engine.letter is not None
         trial = self.fork()
         trial.consume([self._engine.quote])
         return trial.stopped or not trial.mask()[self._engine.letter]
 
     def shortest_close(self, limit: int) -> list[int] | None:
-        """Return tokens that complete the text, found by a dry run on a copy; None if more than `limit` are
-        needed.
+        """Return tokens that complete the text, from a dry run on a copy; None if they exceed `limit`.
 
         The path is not proven to be the shortest: its length is an upper bound.
         """

@@ -215,9 +215,7 @@ def as_texts(texts: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def locate(text: str, of: QuoteOf, texts: Sequence[str]) -> Quote | None:
-    """Return the first occurrence of `text` as a run of whole pieces without white space at its ends, or
-    None.
-    """
+    """Return the first run of whole pieces equal to `text`, without white space at its ends, or None."""
     if not text or text[0].isspace() or text[-1].isspace():
         return None
     for index, whole in enumerate(texts):
@@ -247,11 +245,11 @@ _PAIRED = rf"(?:[^\\]|\\u(?:[0-9a-ce-f]{_HEX}{{3}}|d[0-7]{_HEX}{{2}})|{_PAIR}|\\
 
 
 def verbatim_rule(name: str, texts: Sequence[str], unit: Unit, least: int, most: int | None) -> list[str]:
-    """Return Lark lines that define the rule `name`: a run of pieces of one of `texts`, in quotation marks,
-    with `least` to `most` characters. Returns no lines if there is no such run.
+    """Return Lark lines for the rule `name`, a quoted run of pieces of a text; none if there is no such run.
 
-    The quotation marks are separate from the terminal: the mask engine precomputes a terminal with many
-    alternatives at compile time only if the terminal begins with them.
+    The run is from one of `texts` and has `least` to `most` characters. The quotation marks are separate
+    from the terminal: the mask engine precomputes a terminal with many alternatives at compile time only if
+    the terminal begins with them.
     """
     different = [text for text in dict.fromkeys(texts) if has_run(text, unit, least, most)]
     if not different:
@@ -308,9 +306,7 @@ def quote_schema(source: str, unit: Unit, texts: Sequence[str]) -> dict[str, Any
 
 
 def quoted(text: str, source: str, unit: Unit, texts: Sequence[str]) -> Quote:
-    """Return the position of a quote that the constraint accepted. Raises `InvalidOutput` if it is not
-    found.
-    """
+    """Return the position of an accepted quote. Raises `InvalidOutput` if it is not found."""
     if isinstance(text, Quote):
         return text
     found = locate(text, QuoteOf(source, unit), texts)

@@ -178,7 +178,7 @@ def quoted(pattern: str) -> str:
     return f"{pattern[:80]!r}{'…' if len(pattern) > 80 else ''}"
 
 
-# What each class contains at most (`narrow`) or at least (`wide`) in any dialect, inside `[...]`.
+# A subset (`narrow`) and a superset (`wide`) of each class that hold in every dialect, inside `[...]`.
 # `narrow` is used where a class adds characters, `wide` where it removes them.
 _NARROW = {
     "CATEGORY_DIGIT": "0-9",
@@ -256,9 +256,7 @@ def translate(
 
 
 def parsed(pattern: str, flags: int = 0, pointer: str | None = None) -> Any:
-    """Return the tree that Python's own parser makes of a pattern. Raises `ConstraintError` if it is
-    invalid.
-    """
+    """Return Python's own parse tree of a pattern. Raises `ConstraintError` if it is invalid."""
     if len(pattern) > LONGEST_PATTERN:
         raise ConstraintError(
             f"the pattern {quoted(pattern)} has {len(pattern):,} characters; at most {LONGEST_PATTERN:,}",
@@ -361,9 +359,7 @@ def python_search(pattern: str, text: str) -> Any:
 
 
 def python_match(pattern: str, text: str) -> Any:
-    """Return the match of the whole `text`, with `pattern` as Python reads it, or None. Raises
-    `PatternTooSlow`.
-    """
+    """Match all of `text` with `pattern`, read as in Python, or return None. Raises `PatternTooSlow`."""
     return searched(compiled(python(pattern)), text, whole=True)
 
 
@@ -399,9 +395,7 @@ def python(pattern: str) -> str:
 
 
 def _for_regex(pattern: str, classes: Mapping[str, str], end: str, verbose: bool) -> str:
-    """Return a pattern with its classes written out and with everything escaped that only `regex`
-    interprets.
-    """
+    """Return a pattern with its classes written out and with syntax escaped that only `regex` knows."""
     written, place = "", 0
     while place < len(pattern):
         letter, width = pattern[place], 1

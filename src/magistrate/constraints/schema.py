@@ -192,9 +192,7 @@ class _Bounds:
         self.known: dict[tuple[str, tuple[str, ...]], Problem | None] = {}
 
     def problem(self, node: Mapping[str, Any], path: Path, inherited: list[str] | None) -> Problem | None:
-        """Return the unbounded part of `node`, or None. `inherited` are the types that the outer schema
-        allows.
-        """
+        """Return the unbounded part of `node`, or None; `inherited` are the types that a parent allows."""
         own = node.get("type", inherited)
         types = [own] if isinstance(own, str) else own
         parts = self.applied(node, path, types)  # even if the node is bounded: recursion is always an error
@@ -307,8 +305,7 @@ DIGITS = 15  # decimal digits that the compiler's doubles represent exactly
 
 
 def on_grid(node: Mapping[str, Any], at: str) -> dict[str, int | float]:
-    """Return the numeric keywords of `node` as inclusive bounds on the multiples of a step; {} if it has
-    none.
+    """Return the numeric keywords of `node` as inclusive bounds on multiples of a step; {} if it has none.
 
     The step is `multipleOf` if given, else 1 for integers and six decimals for numbers (fewer if the bounds
     leave less than fifteen digits for them). The compiler gets no exclusive bounds, because it accepts 0
@@ -380,5 +377,5 @@ def closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def short_text(most: int) -> dict[str, str]:
-    """Return the schema of one line of up to `most` characters without any that look like JSON."""
+    """Return the schema of one line of up to `most` characters, none of them special in JSON."""
     return {"type": "string", "pattern": f'^[^"\\\\{{}}\\[\\]\\x00-\\x1f\\x7f-\\x9f]{{1,{most}}}$'}

@@ -107,7 +107,7 @@ def check_writable(schema: Node) -> None:
         here = pointer_to(*path)
         if node is False:
             raise ConstraintError("the schema false allows nothing; leave this part out", here)
-        if not path and not node.keys() & _ASSERTING:  # its own cache holds 500 of any size
+        if not path and not node.keys() & _ASSERTING:  # a nested empty schema is only unbounded
             raise ConstraintError(_EMPTY, here)
     for node, path in walk(schema):
         _check_contradictions(node, path, schema)
@@ -192,9 +192,7 @@ def _check_details(node: Node, path: Path, root: Node) -> None:
 
 
 def _check_contradictions(node: Node, path: Path, root: Node) -> None:
-    """Raise `ConstraintError` if the keywords of one node exclude every value; other cases the compiler
-    reports.
-    """
+    """Check that the keywords of one node allow a value, as far as can be seen without compiling."""
     if (bounds := empty_bounds(node)) is not None:
         low, high = bounds
         message = f"{low} {node[low]} and {high} {node[high]} leave nothing between them"
@@ -244,9 +242,7 @@ def _check_format(node: Node, at: str) -> None:
 
 
 def _check_own(node: Node, keyword: str, at: str) -> None:
-    """Check a node with `x-quote` or `x-lark`: nothing else may constrain the string, except a quote's
-    length.
-    """
+    """Check a node with `x-quote` or `x-lark`, which only a quote's length may constrain further."""
     what = "a quote" if keyword == QUOTE else "a Lark grammar"
     try:
         if keyword == QUOTE:
@@ -331,9 +327,7 @@ def _all_differ(nodes: list[Node]) -> bool:
 
 
 def _tags(branches: list[Node], root: Node) -> Iterator[list[Node]]:
-    """Yield, for each property that all branches require, its schema in each; nothing unless all are
-    objects.
-    """
+    """Yield, per property that all branches require, its schema in each, if all branches are objects."""
     if not branches or any(_types(branch) != {"object"} for branch in branches):
         return
     for tag in set.intersection(*(set(branch.get("required", ())) for branch in branches)):
@@ -474,8 +468,7 @@ def _free_name(reference: str, taken: Mapping[str, Any]) -> str:
 
 
 def unrolled(schema: Node, depth: int) -> dict[str, Any]:
-    """Return `schema` with at most `depth` nested levels of recursive definitions; a lone leaf is one
-    level.
+    """Return `schema` with at most `depth` nested levels of recursive definitions; a lone leaf is one level.
 
     Where the next level would be too deep, the part that leads to it is removed: a branch of `anyOf`, an
     optional property, the items of a list that may be empty. Raises `ConstraintError` if nothing is left.

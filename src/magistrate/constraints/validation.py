@@ -36,9 +36,7 @@ class TooManySteps(InputError):
 
 @contextmanager
 def counted_steps() -> Iterator[None]:
-    """Limit the validators of `bounded_class` to `MOST_STEPS` in total; beyond that they raise
-    `TooManySteps`.
-    """
+    """Limit the validators of `bounded_class` to `MOST_STEPS` in total; then they raise `TooManySteps`."""
     token = _left.set([MOST_STEPS])
     try:
         yield
@@ -166,9 +164,7 @@ def _searching(rule: Any, search: Search) -> Any:
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """Check uniqueness with a set; jsonschema compares every pair, which takes hours for a megabyte of
-    objects.
-    """
+    """Check uniqueness with a set: jsonschema compares every pair, which takes hours for a megabyte."""
     from jsonschema import ValidationError
 
     if not (wanted and validator.is_type(instance, "array")):
@@ -234,9 +230,7 @@ def specifications() -> Any:
 
 
 def validate(value: Any, schema: Mapping[str, Any], text: str, texts: Texts) -> None:
-    """Raise `InvalidOutput` with the place of the most relevant error; `texts` are those that may be
-    quoted.
-    """
+    """Raise `InvalidOutput` with the place of the worst error; `texts` are those that may be quoted."""
     from jsonschema.exceptions import best_match
 
     try:

@@ -123,8 +123,7 @@ def base_url(given: str | None) -> str:
 
 
 def open_engine(model: str, settings: EngineSettings) -> Engine:
-    """Open the engine for `MODEL` or `MODEL,option=value,…`, connected, with retries and a concurrency
-    limit.
+    """Open the engine for `MODEL` or `MODEL,option=value,…`, connected, with retries and a concurrency limit.
 
     The address comes from the settings, else `$ANTHROPIC_BASE_URL`, else it is Anthropic's own. The key is
     `$ANTHROPIC_API_KEY`. Raises `MissingExtra`, `SpecError`, and `EngineError` if the server cannot be
@@ -262,9 +261,7 @@ class AnthropicEngine:
         return _Connected(info, form, described.max_tokens or 0, thinking, thoughts)
 
     async def _description(self) -> _Model | None:
-        """Return the server's description of the model, or None if a server other than Anthropic's has
-        none.
-        """
+        """Return the server's description of the model; None if a server other than Anthropic's has none."""
         try:
             described = await self._client.get(f"v1/models/{quote(self._model, safe='')}")
         except (EngineGone, EngineRefused) as error:
@@ -398,8 +395,7 @@ class SentConstraint:
 
 
 def sent_constraint(constraint: Constraint | None, form: Form) -> SentConstraint:
-    """Return how `constraint` is sent: in `form`, or in words if no schema can express it (such as a
-    grammar).
+    """Return how `constraint` is sent: in `form`, or in words if no schema can express it (as for grammars).
 
     Rules that the server does not enforce are checked when the answer is validated. Raises
     `ConstraintError` if the constraint has no bound or lacks its texts.
@@ -583,9 +579,7 @@ def read_events(events: Sequence[Any], *, tool: bool) -> Reply:
 
 
 def _with_input(block: _Block, pieces: str) -> _Block:
-    """Return a tool call with its input joined from the JSON fragments of a stream; as text if it is not
-    JSON.
-    """
+    """Return a tool call with its input joined from a stream's JSON fragments; as text if invalid JSON."""
     if block.type != "tool_use" or not pieces:
         return block
     reading = read_json(pieces)

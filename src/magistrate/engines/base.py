@@ -272,9 +272,7 @@ class LoadingEngine(Protocol):
 
 
 def in_role(engine: Engine, other: Engine | None) -> Engine:
-    """Return `other`, wrapped as `engine` is so that its calls are recorded, or `engine` if `other` is
-    None.
-    """
+    """Return `other`, wrapped as `engine` is so that its calls are recorded; `engine` if it is None."""
     if other is None:
         return engine
     return engine.beside(other) if isinstance(engine, EngineWrapper) else other

@@ -111,8 +111,7 @@ class CallCache:
         most_bytes: int = MOST_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> CallCache:
-        """Open the cache in a file (default: `cache.db` in Magistrate's folder), which is created if
-        missing.
+        """Open the cache in a file (default: `cache.db` in Magistrate's folder), which is created if missing.
 
         If it contains more than `most_bytes`, the least recently used entries are removed. `clock` returns
         seconds since 1970. Never raises: if the file cannot be used, nothing is found or stored, and
@@ -316,9 +315,7 @@ class CallCache:
         return Kept(entries, freed)
 
     def _write_touches(self) -> None:
-        """Write pending times of use in one batch. A failure loses them; they only determine the pruning
-        order.
-        """
+        """Write pending times of use together. On failure they are lost; they only order the pruning."""
         touched, self._touched = self._touched, {}
         if self._connection is None or not self._writing or not touched:
             return
@@ -433,9 +430,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _oldest(connection: sqlite3.Connection, model: str | None, last: int) -> Iterator[dict[int, int]]:
-    """Yield batches of {id: size} of entries last used at `last` or before, oldest first; the caller
-    deletes them.
-    """
+    """Yield batches {id: size} of entries last used by `last`, oldest first; the caller deletes them."""
     asked = (
         "SELECT id, size FROM calls WHERE used <= ? AND (? IS NULL OR model = ?) ORDER BY used, id LIMIT ?"
     )

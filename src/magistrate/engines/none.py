@@ -26,9 +26,7 @@ WINDOW = 1 << 62  # tokens: no prompt is too long
 
 
 class NoEngine:
-    """An engine without a model: every verb raises `CapabilityError`. Its name is `none`, its fingerprint
-    empty.
-    """
+    """An engine without a model, called `none`, without fingerprint; every verb raises `CapabilityError`."""
 
     info = EngineInfo("none", NO_MODEL, "", WINDOW, frozenset())
 

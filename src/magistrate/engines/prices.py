@@ -19,8 +19,7 @@ DATED = re.compile(r"(?P<model>.+?)[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|latest)")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per million tokens: `input`, `output`, and `cached` for tokens read from the provider's
-    cache.
+    """US dollars per million tokens: `input`, `output`, and `cached` for input from the provider's cache.
 
     `cached` is None if it is not cheaper. `as_of` is the date of the price, such as `2026-03`; None for a
     price that the user gave. Raises `SpecError` for an invalid amount.

@@ -34,12 +34,11 @@ IN_PROCESS: frozenset[Capability] = SERVED | {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of engine. `word` is the prefix of a model, as in `openai:gpt-4o-mini`; "" for the embedded
-    engine.
+    """A kind of engine.
 
-    `most` are the most capabilities that such an engine can have; its `info` has the actual ones.
-    `packages` are the distributions that the extra `extra` installs. `key` is the environment variable for
-    a key.
+    `word` is the prefix of a model, as in `openai:gpt-4o-mini`; "" for the embedded engine. `most` are the
+    most capabilities that such an engine can have; its `info` has the actual ones. `packages` are the
+    distributions that the extra `extra` installs. `key` is the environment variable for a key.
     """
 
     word: str

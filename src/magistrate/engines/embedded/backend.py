@@ -56,7 +56,5 @@ class Backend(Protocol):
     def prefixes(self) -> PrefixCache: ...
 
     def forward(self, rows: list[Row], meanwhile: Callable[[], None] = do_nothing) -> list[RowOutput]:
-        """Append every row's tokens and return the wanted outputs; calls `meanwhile` during the
-        computation.
-        """
+        """Append every row's tokens and return the wanted outputs; call `meanwhile` while computing."""
         ...

@@ -69,9 +69,7 @@ class ChatTokenizer:
         self._shapes: dict[tuple[object, ...], tuple[Piece, ...]] = {}
 
     def pieces(self, prompt: Prompt) -> list[Piece]:
-        """Return the prompt's tokens in order, split by origin: one piece per data part, and the template
-        between.
-        """
+        """Return the prompt's tokens in order as pieces: one per data part, and the template between them."""
         data = iter([p for m in prompt.messages for p in m.parts if not isinstance(p, Trusted)])
         found: list[Piece] = []
         for trusted in self._between(prompt):

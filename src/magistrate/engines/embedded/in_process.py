@@ -155,8 +155,7 @@ class InProcessEngine(ABC):
         capture: Capture | None = None,
         paths: Literal["canonical", "all"] = "canonical",
     ) -> Choice:
-        """Compute the exact probability of each option as the answer: the sum over its surfaces' token
-        paths.
+        """Compute the exact probability of each option as the answer: the sum over its surfaces' token paths.
 
         `paths="all"` sums over every way to tokenize them, not only the tokenizer's own, to a precision of
         1e-6. That is slow and meant for audits. `capture` applies to the position where the answer begins.
@@ -198,8 +197,7 @@ class InProcessEngine(ABC):
         return Choice(best, shares, mass, "exact", scores.usage, captured, bound=0.0)
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
-        """Compute the probability of each token of `text` as the answer. Raises `SpecError` for an empty
-        text.
+        """Compute each token's probability as the answer. Raises `SpecError` for an empty `text`.
 
         `capture` returns one position more than the text has tokens: before each token, and after the last.
         """
@@ -224,9 +222,7 @@ class InProcessEngine(ABC):
     def _described(
         self, kind: str, arithmetic: str, can: frozenset[Capability], ways: Mapping[str, str]
     ) -> EngineInfo:
-        """Return the engine's `info`; the fingerprint covers the weights and `arithmetic`, how they are
-        computed.
-        """
+        """Return the engine's `info`; its fingerprint covers the weights and the `arithmetic`."""
         card = self._card
         if card.context_length is None:
             raise ModelError(f"{self.folder} does not say how long its context window is (config.json)")
@@ -242,9 +238,7 @@ class InProcessEngine(ABC):
         return MaskEngine(self.tokenizer.json, self._card.vocab_size, self.tokenizer.ends)
 
     async def _matcher(self, constraint: Constraint) -> Matcher:
-        """Compile a constraint in a separate thread, so that neither the event loop nor the scheduler
-        waits.
-        """
+        """Compile a constraint in a separate thread, so that event loop and scheduler do not wait."""
 
         def compiled() -> Matcher:
             with self._making_masks:
@@ -277,9 +271,7 @@ class InProcessEngine(ABC):
         return replace(captured, places=places)
 
     def _spelled(self, paths: list[tuple[int, ...]]) -> tuple[list[bytes], list[int | None], verbs.Spellings]:
-        """Return each path's bytes, an end token if another text extends it (else None), and the
-        vocabulary.
-        """
+        """Return each path's bytes, its end token (None unless another text extends it), the vocabulary."""
         with self._making_masks:
             spell = self._masks.spell
             if self._spellings is None:
@@ -296,9 +288,7 @@ class InProcessEngine(ABC):
         return encoded
 
     def _paths(self, options: Sequence[Option]) -> list[list[tuple[int, ...]]]:
-        """Return the tokenizer's token path of every surface, per option, with an end token if others
-        extend it.
-        """
+        """Return the token paths of each option's surfaces; a path that others extend gets an end token."""
         owner: dict[tuple[int, ...], str] = {}
         paths: list[list[tuple[int, ...]]] = [[] for _ in options]
         for option, own in zip(options, paths, strict=True):
@@ -326,9 +316,7 @@ class InProcessEngine(ABC):
         blocks: int | None = None,
         capture: Capture | None = None,
     ) -> Any:
-        """Run a program that starts after `prompt`; prompt and answer together have at most `tokens`
-        tokens.
-        """
+        """Run a program that starts after `prompt`; prompt and answer have at most `tokens` tokens."""
         if tokens > self.info.context_window:
             raise OverLength(
                 f"this takes {tokens} tokens with the room kept for the answer; the context window of "

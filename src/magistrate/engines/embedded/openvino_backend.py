@@ -201,9 +201,7 @@ def _configuration(threads: int) -> dict[str, Any]:
 
 
 def _allocate_caches(openvino: Any, compiled: Any, request: Any, cache_bytes: int) -> list[np.ndarray]:
-    """Allocate an array `[blocks, heads, BLOCK, head_size]` for the keys and one for the values of every
-    layer.
-    """
+    """Allocate arrays `[blocks, heads, BLOCK, head_size]`, two per layer: for keys and for values."""
     ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
     layouts = [list(port.get_partial_shape())[1:] for port in ports]
     shapes = [[size.get_length() if size.is_static else -1 for size in layout] for layout in layouts]

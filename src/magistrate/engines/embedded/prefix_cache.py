@@ -117,10 +117,9 @@ class BlockPool:
 
 
 class Node:
-    """One block of a text: its tokens as bytes (`key`), a sequence that holds it, and the blocks that
-    follow.
+    """One block of a text: its tokens as bytes (`key`), a sequence that holds it, and the blocks that follow.
 
-    Only a full block has children. `keys` are the children's keys, sorted. None is a prefix of another.
+    Only a full block has children. `keys` are the children's keys, sorted. No key is a prefix of another.
     """
 
     __slots__ = ("children", "held", "key", "keys", "parent")
@@ -133,8 +132,7 @@ class Node:
         self.children: dict[bytes, Node] = {}
 
     def nearest(self, key: bytes) -> tuple[Node | None, int]:
-        """Return the child with the longest common prefix with `key`, and the length of that prefix in
-        bytes.
+        """Return the child with the longest common prefix with `key`, and the length of that prefix in bytes.
 
         In sorted order it is a neighbour of the position where `key` would be inserted.
         """
@@ -167,8 +165,7 @@ class PrefixCache:
         return len(self._order)
 
     def match(self, tokens: np.ndarray) -> tuple[list[int], int]:
-        """Return the blocks of the longest cached prefix of `tokens` (int32 `[n]`) and its length in
-        tokens.
+        """Return the blocks of the longest cached prefix of `tokens` (int32 `[n]`) and its length in tokens.
 
         The length is at most n - 2: the last token must be computed for its logits, and a row of one token
         uses another attention kernel, whose last bits would differ from those of the first pass.

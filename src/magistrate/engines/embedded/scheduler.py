@@ -260,9 +260,7 @@ class Scheduler:
                 self._deliver()
 
     def _receive(self) -> bool:
-        """Queue the requests that have arrived; wait for one if there is nothing to do. Returns False when
-        closed.
-        """
+        """Queue the requests that have arrived, waiting for one if idle; return False when closed."""
         while True:
             try:
                 idle = not self._active and not self._waiting
@@ -318,8 +316,7 @@ class Scheduler:
                 return
 
     def _step(self, backend: Backend) -> tuple[int, int, float]:
-        """Run one forward pass over as many active requests as fit; return rows, tokens and seconds spent
-        on masks.
+        """Run one forward pass over as many active requests as fit; return rows, tokens and mask seconds.
 
         The request that has waited longest comes first, so that each gets its turn. Then come the smallest
         ones, so that long prompts do not block decoding.
@@ -430,9 +427,7 @@ class Scheduler:
 
 
 def _gains(reader: Request, request: Request, cached: int) -> bool:
-    """Return whether `request` would find at least one more cached block after `reader` has processed its
-    prompt.
-    """
+    """Return whether `request` would find more cached blocks after `reader` has processed its prompt."""
     if not reader.reading:
         return False
     shared = min(shared_prefix(reader.prompt, request.prompt), len(request.prompt) - 2)

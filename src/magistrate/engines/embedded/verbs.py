@@ -107,9 +107,7 @@ def leaves(paths: Sequence[Path]) -> list[Path]:
 
 
 def blocks_to_choose(prompt: int, paths: Sequence[Path]) -> int:
-    """Return how many blocks `choose` needs for a prompt of `prompt` tokens; branches share only full
-    blocks.
-    """
+    """Return how many blocks `choose` needs after `prompt` tokens; branches share only full blocks."""
     branches = sum(blocks_for(prompt + len(leaf) + 1) - prompt // BLOCK for leaf in leaves(paths))
     return blocks_for(prompt) + branches
 
@@ -137,8 +135,7 @@ def choose_all(
     spellings: Spellings,
     capture: Capture | None = None,
 ) -> Generator[ForwardRequest, list[RowOutput], PathScores]:
-    """Compute each text's log-probability, summed over all its spellings, each followed by its token of
-    `ends`.
+    """Compute each text's log-probability over all its spellings, each followed by its token of `ends`.
 
     A model can write `hallucinated` in hundreds of ways. The tokenizer's own has nearly all the
     probability; this function measures how nearly. Partial spellings are followed in the order of their
@@ -256,9 +253,7 @@ def log_sum_exp(logits: np.ndarray) -> float:
 
 
 def logprobs(logits: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
-    """Return the log-probability of each token under its row of `logits` `[len(tokens), vocabulary]`:
-    float64, in nats.
-    """
+    """Return each token's log-probability under its row of `logits` `[n, vocabulary]`: float64, in nats."""
     return np.array([float(row[token]) - log_sum_exp(row) for row, token in zip(logits, tokens, strict=True)])
 
 
@@ -293,9 +288,7 @@ def joined(parts: Sequence[Captured]) -> Captured:
 
 
 def _padded_attention(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenate attention `[layers, heads, n, read]` of consecutive parts, each padded to the longest
-    `read`.
-    """
+    """Concatenate attention `[layers, heads, n, read]` of consecutive parts, padded to the longest `read`."""
     read = max(part.shape[3] for part in parts)
     return np.concatenate(
         [np.pad(part, ((0, 0), (0, 0), (0, 0), (0, read - part.shape[3]))) for part in parts], axis=2
@@ -420,9 +413,7 @@ class Decoder:
         return logits
 
     def _in_reach(self, matcher: Matcher, logits: np.ndarray, mask: np.ndarray, picked: int) -> int:
-        """Return the picked token if the end stays in reach after it, else the likeliest token that allows
-        it.
-        """
+        """Return the picked token if the end stays in reach, else the most likely token that allows it."""
         chosen = None
         for token in self._candidates(matcher, logits, mask, picked):
             if token in self._tokenizer.ends:

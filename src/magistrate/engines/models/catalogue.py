@@ -93,9 +93,7 @@ class ModelEntry:
 
     @cached_property
     def identity(self) -> str:
-        """A sha256 that identifies the weights: the GGUF's, combined with that of an update if there is
-        one.
-        """
+        """A sha256 that identifies the weights: the GGUF's, combined with that of an update if any."""
         if self.update_file is None:
             return self.sha256
         both = self.sha256 + hashlib.sha256(self.update_file.read_bytes()).hexdigest()

@@ -117,9 +117,7 @@ def copy(source: IO[bytes], target: Path, limit: int, report: Report = quiet) ->
 
 
 def sha256(path: Path, report: Report = quiet) -> str:
-    """Return the sha256 of a file; cached in this process while its size and modification time stay the
-    same.
-    """
+    """Return the sha256 of a file; cached in this process for the same size and modification time."""
     stat = path.stat()
     return _sha256(path.resolve(), stat.st_size, stat.st_mtime_ns, _Ignored(report))
 

@@ -102,9 +102,7 @@ def locate(name_or_path: str | Path, report: Report = disk.quiet) -> Path:
 
 
 def check_named(name_or_path: str | Path) -> None:
-    """Raise `SpecError` unless this is a name of the catalogue or an existing path; nothing else is
-    checked.
-    """
+    """Raise `SpecError` unless this is a catalogue name or an existing path; checks nothing else."""
     named, _ = split(str(name_or_path), names())
     if named not in names() and not Path(named).expanduser().exists():
         locate(name_or_path)

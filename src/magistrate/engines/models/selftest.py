@@ -59,9 +59,7 @@ def expected(gguf_sha256: str | None, weights: str = "q8") -> SelfTest | None:
 
 
 def problem(test: SelfTest, logits: np.ndarray) -> str | None:
-    """Return why `logits`, floats `[len(test.positions), vocabulary]`, fail the self-test; None if they
-    pass.
-    """
+    """Return why `logits`, floats `[len(test.positions), vocabulary]`, fail the test; None if they pass."""
     import numpy as np
 
     logits = np.asarray(logits, dtype=np.float64)

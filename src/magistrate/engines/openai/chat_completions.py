@@ -56,9 +56,7 @@ RUNS = re.compile(r"[A-Za-z]+|\s+|[\x21-\x7e]|.", re.DOTALL)
 
 
 class ChatServer:
-    """Implements the verbs with `/chat/completions`; `window` is the context window in tokens, 0 if
-    unknown.
-    """
+    """Implements the verbs with `/chat/completions`; `window` is the context window (0: unknown)."""
 
     def __init__(
         self, client: Requests, model: str, capabilities: ServerCapabilities, options: Options, window: int
@@ -151,9 +149,7 @@ class ChatServer:
         return tuple(notes)
 
     async def _by_first_token(self, prompt: Prompt, options: Sequence[Option]) -> tuple[Choice | None, Usage]:
-        """Choose by the first token; None if the labels are hardly among the most likely. Returns the usage
-        too.
-        """
+        """Choose by the first token (None if the labels are hardly listed); returns the usage too."""
         # At temperature 1, because some servers return probabilities after applying the temperature.
         conversation = self._chat(prompt)
         body = {**self._body(conversation, Sampling(temperature=1.0, max_tokens=1)), "logprobs": True}
@@ -197,9 +193,7 @@ class ScoringServer(ChatServer):
         return exact_choice(options, [[logprobs[path] for path in of] for of in of_options], usage, notes)
 
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
-        """Compute the probability of each token of `text` if the server scores prompts; offsets are into
-        the raw text.
-        """
+        """Compute each token's probability if the server scores prompts; offsets are into raw text."""
         import numpy as np
 
         if not self._capabilities.scores:
@@ -441,9 +435,7 @@ def usage_of(usage: UsageBody | None) -> Usage:
 
 
 def read_top_tokens(body: Any) -> tuple[TopToken, ...]:
-    """Return the most likely tokens at the first position of a chat completion; empty if the server lists
-    none.
-    """
+    """Return the most likely tokens at the first position of a chat completion; may be empty."""
     answer = read(_Chat, body, "chat completion")
     logprobs = answer.choices[0].logprobs if answer.choices else None
     if logprobs is None or not logprobs.content:

@@ -69,9 +69,7 @@ NAMED = {way.name: way for way in WAYS}
 
 
 def ways_to_send(constraint: Constraint, names: tuple[str, ...]) -> list[SentConstraint]:
-    """Return the payloads for `constraint` in each of the named ways, the one that loses the fewest rules
-    first.
-    """
+    """Return the payloads for `constraint` in each named way, the one that loses the fewest rules first."""
     found = [sent for name in names if name in NAMED and (sent := _sent(constraint, NAMED[name])) is not None]
     return sorted(found, key=lambda sent: len(sent.lost))
 
@@ -136,9 +134,7 @@ def strict_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str,
 
 
 def without_nulls(text: str, schema: Mapping[str, Any]) -> str:
-    """Return text written under `strict_schema(schema)` without the nulls that stand for missing
-    properties.
-    """
+    """Return text written under `strict_schema(schema)` without the nulls for missing properties."""
     reading = read(text)
     if reading.state != "complete":
         return text

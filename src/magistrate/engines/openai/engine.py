@@ -72,8 +72,7 @@ def base_url(given: str | None) -> str:
 
 
 def open_engine(model: str, settings: EngineSettings) -> Engine:
-    """Open the engine for `MODEL` or `MODEL,option=value,…`, connected, with retries and a concurrency
-    limit.
+    """Open the engine for `MODEL` or `MODEL,option=value,…`, connected, with retries and a concurrency limit.
 
     The address comes from the settings, else `$OPENAI_BASE_URL`, else it is OpenAI's own. The key is
     `$OPENAI_API_KEY`. Raises `MissingExtra`, `SpecError` for unknown options and models, and `EngineError`
@@ -159,9 +158,7 @@ class OpenAIEngine:
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:
-        """Generate an answer to `prompt`. The server enforces `constraint` if it can; it is always
-        validated here.
-        """
+        """Generate an answer. The server enforces `constraint` if it can; it is always validated here."""
         if constraint is not None:
             constraint.require_bounds()
         server = await self._server()

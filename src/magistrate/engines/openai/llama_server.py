@@ -122,9 +122,7 @@ class LlamaServer:
         return Reply(text, finish, spent + _usage(completion), thinking)
 
     async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
-        """Compute the exact probability of each option, token by token, unless the options select another
-        method.
-        """
+        """Compute each option's exact probability, token by token, unless another method is selected."""
         ask = label_asker(self._reply, prompt, options)
         if self._options.choose == "sampled":
             return await sampled_choice(ask, options, draws=self._options.draws)
@@ -209,9 +207,7 @@ class LlamaServer:
         return choice
 
     async def _next(self, tokens: list[int], wanted: set[int]) -> tuple[dict[int, float], Usage]:
-        """Return log-probabilities of the `wanted` next tokens: one call for the most likely, one for each
-        other.
-        """
+        """Return log-probabilities of the `wanted` next tokens: one call for the top, one for each other."""
         likeliest, usage = await self._likeliest(tokens, LISTED)
         known = {each.id: each.logprob for each in likeliest if each.id in wanted}
         for token in sorted(wanted - set(known)):
@@ -387,9 +383,7 @@ class PromptTokens:
         return tokens[len(lead) :]
 
     async def _lead(self) -> list[int]:
-        """Return the tokens of a line break to put before a text; it absorbs the space that some tokenizers
-        prepend.
-        """
+        """Return a line break's tokens, put before a text to absorb the space that some tokenizers add."""
 
         async def line_break() -> list[int]:
             answer = await self._client.post("/tokenize", {"content": "\n"})

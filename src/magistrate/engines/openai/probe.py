@@ -1,5 +1,4 @@
-"""Probes of a server: tiny calls that test what it can do. A capability is claimed only if it was seen to
-work.
+"""Probes of a server: tiny calls that test what it can do. Only what was seen to work is claimed.
 
 Each constraint is tested with a request that no model would answer that way on its own, and counts only if
 the answer obeys it, because many servers silently ignore unknown parameters.
@@ -244,9 +243,7 @@ class Probe:
         return await self._client.post(PATH, {**body, **more})
 
     async def _try(self, question: str, *, budget: int, **more: Any) -> Any:
-        """Return the answer, or None if the server rejects the request or fails on it. Other errors are
-        raised.
-        """
+        """Return the answer, or None if the server rejects the request or fails. Raises other errors."""
         try:
             answer = await self._chat(question, budget=budget, **more)
             read_chat(answer)

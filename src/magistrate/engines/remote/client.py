@@ -179,9 +179,7 @@ def _close(http: Any, loop: asyncio.AbstractEventLoop) -> None:
 
 @contextmanager
 def _readable_json() -> Iterator[None]:
-    """Raise `InvalidOutput` for JSON that Python cannot read: nested too deeply, or a number with too many
-    digits.
-    """
+    """Raise `InvalidOutput` for JSON that Python cannot read: nested too deeply, or too many digits."""
     try:
         yield
     except RecursionError:

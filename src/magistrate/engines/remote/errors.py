@@ -83,8 +83,7 @@ class ServerSaysError(Exception):
 
 
 def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.time) -> Exception:
-    """Return this package's error for an exception of an official client; other exceptions are returned
-    unchanged.
+    """Return this package's error for an exception of an official client; others are returned unchanged.
 
     If the exception was raised from an error of this package, that error is returned. `who` names the
     engine in the message, such as `openai:gpt-4o-mini at http://127.0.0.1:8080/v1`. The message includes a
@@ -280,9 +279,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _reset(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds until the last exhausted limit is reset; if none is exhausted, until the first
-    reset.
-    """
+    """Return the seconds until the last exhausted limit is reset, or until the first reset if none is."""
     used, others = list[float](), list[float]()
     for name in LIMITS:
         for pattern in ("x-ratelimit-{}-" + name, f"anthropic-ratelimit-{name}-{{}}"):

@@ -169,9 +169,7 @@ def one_of(answers: Sequence[str]) -> str:
 
 
 def _text(message: Message, escaping: Escaping) -> str:
-    """Return a message's text. Adjacent data parts are escaped together, as they could form a special
-    token.
-    """
+    """Return a message's text. Adjacent data parts are escaped together: they may form a special token."""
     text, waiting = "", ""
     for part in message.parts:
         if isinstance(part, Data):

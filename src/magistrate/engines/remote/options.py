@@ -79,8 +79,7 @@ class Provider:
 
 
 def check_address(url: str, key_variable: str, how: str) -> SplitResult:
-    """Split `url` into its parts. Raises `SpecError` for an invalid address, and for one that contains a
-    secret.
+    """Split `url` into its parts. Raises `SpecError` if it is invalid or contains a secret.
 
     An address is stored and shown, so keys belong in the environment variable `key_variable`. `how`
     describes how to write an address.

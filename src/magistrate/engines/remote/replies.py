@@ -196,11 +196,11 @@ Path = tuple[int, ...]  # tokens that spell a surface
 def token_paths(
     options: Sequence[Option], paths: Mapping[str, Path], end: Path | None = None
 ) -> list[list[Path]]:
-    """Return the paths of every option's surfaces, without duplicates. A path that is a prefix of another
-    gets `end`, the tokens that end an answer.
+    """Return the paths of every option's surfaces, without duplicates.
 
-    Raises `SpecError` for an empty path, for one that two options share, and, if `end` is None, for one
-    that is a prefix of another option's.
+    A path that is a prefix of another gets `end`, the tokens that end an answer. Raises `SpecError` for an
+    empty path, for one that two options share, and, if `end` is None, for one that is a prefix of another
+    option's.
     """
     owner: dict[Path, str] = {}
     for option in options:
@@ -262,9 +262,7 @@ class TopTokenBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class LabelProbabilities:
-    """Shares of the options in the given order, their total mass, and the largest possible error of a
-    share.
-    """
+    """Shares of the options in the given order, their total mass, and the largest error of a share."""
 
     shares: tuple[float, ...]
     mass: float

@@ -81,8 +81,7 @@ class _Waiter:
 
 
 class ConcurrencyLimiter:
-    """Places for concurrent calls: currently `limit`, between 1 and `most`; at the start `first`, or `most`
-    if None.
+    """Places for concurrent calls, currently `limit` (1 to `most`); at the start `first`, or `most` if None.
 
     Additive increase, multiplicative decrease, as in TCP: every round of answers allows one more call, a
     sign of overload halves the number of calls. A level that was too high before is tried again, but
@@ -285,9 +284,7 @@ class RetryingCaller:
         return replace(self._counters, under_way=self._own.taken, limit=limit)
 
     def sharing(self, concurrency: int) -> RetryingCaller:
-        """Return another caller for the same server with its own `concurrency`; both adapt the same server
-        limit.
-        """
+        """Return a caller for the same server with its own `concurrency`; both adapt the server's limit."""
         other = copy(self)
         other._own = ConcurrencyLimiter(concurrency, self._clock)
         other._counters = Counters(most=concurrency)
@@ -296,8 +293,7 @@ class RetryingCaller:
     async def call(
         self, ask: Callable[[], Awaitable[Answer]], *, measured: bool = True
     ) -> tuple[Answer, Usage]:
-        """Return the answer of `ask`, retried after errors when that can help, and the usage of failed
-        attempts.
+        """Return the answer of `ask`, retried when that can help, and the usage of failed attempts.
 
         With `measured`, a quick answer raises the server's limit.
         """
@@ -366,9 +362,7 @@ class RetryingCaller:
 
     @asynccontextmanager
     async def _before_deadline(self, call: _Call, *, sent: bool = False) -> AsyncIterator[None]:
-        """Raise `EngineTimeout` if the deadline passes inside; if the call was only waiting, its last
-        error.
-        """
+        """Raise `EngineTimeout` if the deadline passes inside, or the last error if the call only waited."""
         left = None if call.deadline is None else call.deadline - self._clock()
         try:
             async with asyncio.timeout(left) as limit:

@@ -215,7 +215,5 @@ def _rounded(n: int) -> int:
 
 
 def _doubled(blocks: int) -> int:
-    """Return the next power of two, so that a row's padding is independent of other rows and wastes at most
-    half.
-    """
+    """Return the next power of two: a row's padding is independent of others and wastes at most half."""
     return 1 << (blocks - 1).bit_length()

@@ -44,9 +44,7 @@ def locate(model: str | Path) -> Path:
 
 
 def _is_path(model: str | Path) -> bool:
-    """Return whether a word can only mean a local folder: it looks like a path, or its first part is a
-    folder.
-    """
+    """Return whether a word can only be a local folder: it looks like a path, or starts with a folder."""
     word = str(model)
     formed = word.startswith((".", "~", "/", os.sep)) or word.endswith(("/", os.sep)) or word.count("/") > 1
     return isinstance(model, Path) or formed or Path(word.partition("/")[0]).is_dir()

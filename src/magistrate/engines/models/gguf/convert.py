@@ -49,8 +49,7 @@ def fingerprint(sha256: str, weights: Weights) -> str:
 
 
 def converted(origin: Origin, obtain: Callable[[Path], Path], report: disk.Report) -> Path:
-    """Return the folder converted from `origin`; if it is missing, convert the file that `obtain(scratch)`
-    returns.
+    """Return the folder converted from `origin`; if it is missing, convert the file of `obtain(scratch)`.
 
     Any number of processes may call this at once: one works, the others wait for its result.
     """

@@ -189,9 +189,7 @@ def _plans(source: Source, weights: Weights, updates: Mapping[str, Update] = NO_
 
 
 def _keeps_f16(source: Source, name: str) -> bool:
-    """Return whether a matrix is F16 with q8 weights too: the head, value projections and all of the last
-    layer.
-    """
+    """Return whether a matrix is F16 even with q8 weights: head, value projections, the last layer."""
     layer = re.match(r"blk\.(\d+)\.", name)
     if layer is None:
         tied = all(tensor.name != "output.weight" for tensor in source.tensors)

@@ -111,9 +111,7 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def eos_ids(metadata: Mapping[str, Any]) -> list[int]:
-    """Return the tokens that end a turn or a text; the one that the file declares as its end token comes
-    first.
-    """
+    """Return the tokens that end a turn or a text; the file's declared end token comes first."""
     named = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
     known = [
