@@ -1,8 +1,9 @@
-"""`check`: whether a text, finished or not, is valid, can still become valid, or is invalid for good.
+"""`check`: decide whether a text, finished or not, is valid, can still become valid, or is invalid.
 
-jsonschema walks the schema, references and all. On finished values its own rules hold. On an open value only
-these apply: the keywords below that a finished part can break for good, and the combinators that lead to
-them. Every other keyword waits for the end, so the answer "possible" may be wrong and "impossible" not.
+jsonschema walks the schema and its references. Finished values are checked by jsonschema's own rules. An
+unfinished (open) value is checked only by the keywords below that a finished part can already violate, and
+by the combinators that lead to them. All other keywords are checked once the value is finished. The answer
+"can still become valid" may therefore be wrong; "invalid" never is.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _AS_THEY_ARE = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf")
 
 
 def partial_class(finished: Any, search: Search) -> Any:
-    """The jsonschema class `finished`, extended to open values; `search` searches patterns."""
+    """Return the jsonschema class `finished`, extended to unfinished values; `search` searches patterns."""
     from jsonschema.validators import extend
 
     unfinished = _RULES | {
@@ -116,7 +117,7 @@ def _same(validator: Any, item: Any, candidate: Any) -> bool:
 
 
 def _settled(text: str) -> str:
-    """The characters that cannot change any more: a last high surrogate may become half of a pair."""
+    """Return `text` without a trailing high surrogate, which may still become half of a pair."""
     return text[:-1] if text and "\ud800" <= text[-1] <= "\udbff" else text
 
 
@@ -155,7 +156,7 @@ def _prefix_items(validator: Any, value: Any, instance: Open, schema: Any) -> It
 
 
 def _items(validator: Any, value: Any, instance: Open, schema: Any) -> Iterator[Any]:
-    if isinstance(value, list):  # up to draft 2019-09 a list stood for what prefixItems says now
+    if isinstance(value, list):  # up to draft 2019-09 a list meant what prefixItems means now
         yield from _prefix_items(validator, value, instance, schema)
     elif isinstance(instance, OpenArray):
         leading = len(schema.get("prefixItems", ())) if "prefixItems" in validator.VALIDATORS else 0
@@ -228,22 +229,22 @@ _RULES: dict[str, Rule] = {
 
 
 _METASCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
-_SHALLOW = 50  # levels; a schema that recurses endlessly over less refers to itself
+_SHALLOW = 50  # levels; if a schema recurses endlessly on a text with fewer, it refers to itself
 
 
 def check(text: str, constraint: object = None) -> Status:
-    """Whether `text` is `valid`, `incomplete` (it can still become valid) or `invalid`.
+    """Return whether `text` is `valid`, `incomplete` (it can still become valid) or `invalid`.
 
-    Without a constraint any JSON is meant (RFC 8259, nothing else: no NaN, no trailing comma). A JSON Schema
-    (dict or bool) may be any that jsonschema understands, whether or not it could be written under masks; its
-    finished texts are judged as jsonschema does (Draft 2020-12 unless `$schema` says otherwise, formats not
-    asserted). Anything else that `constraint` accepts is turned into one; under a JSON kind any white space,
-    escapes and key order are right, under the others the text itself must match.
+    Without a constraint, any JSON is valid (RFC 8259 only: no NaN, no trailing comma). A JSON Schema (dict
+    or bool) may be any that jsonschema understands, even one that masks cannot enforce. Finished texts are
+    then judged as jsonschema does (Draft 2020-12 unless `$schema` says otherwise, formats not asserted).
+    Any other `constraint` is converted by `constraint()`. Under a JSON kind, white space, escapes and key
+    order are free; under other kinds the text itself must match.
 
     An unfinished text is `invalid` only if a finished part of it breaks the schema beyond repair. A bare
-    number at the very end is unfinished, as digits may follow: under `{"minimum": 10}` `1` is incomplete and
-    `1 ` invalid. Under any constraint a name that stands twice in an object, an integer of more than 4,300
-    digits and a finished text nested deeper than jsonschema can follow are `invalid`.
+    number at the very end is unfinished, because digits may follow: under `{"minimum": 10}`, `1` is
+    incomplete and `1 ` is invalid. Under any constraint a duplicate name in an object, an integer of more
+    than 4,300 digits and a finished text nested deeper than jsonschema can follow are `invalid`.
     """
     if not isinstance(constraint, None | bool | Mapping):
         constraint = as_constraint(constraint)
@@ -285,7 +286,7 @@ def _holds(validator: Any, value: Any, text: str, *, when_too_deep: bool) -> boo
         if text.count("[") + text.count("{") < _SHALLOW:
             raise ConstraintError("the schema refers to itself without going deeper into the text") from None
         return when_too_deep
-    except OverflowError:  # a number beyond the doubles, such as 1e400
+    except OverflowError:  # a number beyond the range of a double, such as 1e400
         return when_too_deep
     except Unresolvable as error:
         raise ConstraintError(f"{error}; references outside the schema are not fetched") from None
@@ -300,9 +301,10 @@ def _dump(schema: object) -> str:
 
 @lru_cache(maxsize=64)
 def _validators(text: str, texts: Frozen | None) -> tuple[Any, Any]:
-    """The validator of finished values, and that of open ones; None where their dialects are mixed.
+    """Return the validators of finished and of unfinished values; the second is None for mixed dialects.
 
-    With `texts`, those of a constraint, which may be none, it is the validator of a constraint's outputs.
+    If `texts` is not None (it may be empty), they are the texts of a `Constraint`, and its outputs are
+    validated.
     """
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
@@ -313,7 +315,7 @@ def _validators(text: str, texts: Frozen | None) -> tuple[Any, Any]:
     error = best_match(dialect(dialect.META_SCHEMA).iter_errors(schema))
     if error is not None:
         raise ConstraintError(error.message, pointer_to(*error.absolute_path))
-    # jsonschema goes back to its own classes where a schema names its dialect, so the name is taken out.
+    # jsonschema returns to its own classes where a schema names its dialect, so the name is removed.
     plain, mixed = _without_dialect(schema, schema.get("$schema") if isinstance(schema, dict) else None)
     own = None if texts is None else exact_class(dict(texts))
     bounded = bounded_class(dialect, python_search) if own is None else own
@@ -323,7 +325,7 @@ def _validators(text: str, texts: Frozen | None) -> tuple[Any, Any]:
 
 
 def _without_dialect(node: Any, root: object) -> tuple[Any, bool]:
-    """`node` without `$schema`, and whether one inside names another dialect than the root does."""
+    """Return `node` without `$schema`, and whether a nested `$schema` names another dialect than the root."""
     if isinstance(node, list):
         children = [_without_dialect(child, root) for child in node]
         return [child for child, _ in children], any(mixed for _, mixed in children)

@@ -1,6 +1,6 @@
-"""`Constraint`: what a model may write, and the way back from the text to an object.
+"""`Constraint`: the texts a model may write, and the parser that turns such a text into an object.
 
-`constraint` makes one of a type, a schema, a pattern, choices or a grammar; `repair` reads answers that were
+`constraint` makes one from a type, schema, pattern, choices or grammar. `repair` parses answers that were
 written without masks.
 """
 
@@ -32,14 +32,14 @@ Kind = Literal["json", "regex", "choice", "lark"]
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A set of texts that a model may write, as a grammar for the masks and a schema to validate with.
+    """A set of texts that a model may write: a grammar for the masks and a schema for validation.
 
-    `grammar` is text in llguidance's Lark dialect. `schema` is what a finished text is validated against:
-    the JSON Schema, `{"enum": [...]}` of the choices, `{"pattern": ...}` of the regular expression, None for
-    a Lark grammar. `build` makes the object, given the text and the texts that it may quote. Where `quotes`
-    names such texts, the grammar is there only once `over` has given them. `endless` is what in the schema
-    has no end, and where. `digest` names the constraint: 12 hexadecimal digits of a sha256, the same in
-    every process.
+    `grammar` is text in llguidance's Lark dialect. `schema` validates a finished text: the JSON Schema,
+    `{"enum": [...]}` for choices, `{"pattern": ...}` for a regular expression, None for a Lark grammar.
+    `build` makes the object from the text and the texts that it may quote. If `quotes` names such texts,
+    the grammar is empty until `over` supplies them. `endless` is the first part of the schema without an
+    upper bound, as (message, JSON pointer). `digest` identifies the constraint: 12 hexadecimal digits of a
+    sha256, the same in every process.
     """
 
     kind: Kind
@@ -57,14 +57,14 @@ class Constraint:
 
     @property
     def quotes(self) -> tuple[str, ...]:
-        """The names of the texts that may be quoted, which `over` is to give."""
+        """The names of the texts that may be quoted, which must be passed to `over`."""
         return quoted_sources(self.schema) if self.kind == "json" and self.schema is not None else ()
 
     def over(self, **texts: str | Sequence[str]) -> Constraint:
-        """This constraint with the texts that it quotes, each name one text or several.
+        """Return this constraint with the texts that it quotes; each name takes one text or several.
 
         Raises `ConstraintError` for a name that is missing or not quoted, for texts of more than a million
-        characters together, and where a quote must be written and there is nothing to quote.
+        characters together, and where a quote is required but there is nothing to quote.
         """
         if set(texts) != set(self.quotes):
             raise ConstraintError(
@@ -80,10 +80,10 @@ class Constraint:
         return replace(self, grammar=json_grammar(self._schema, given), texts=given)
 
     def parse(self, text: str) -> Any:
-        """The object that `text` stands for, validated outside the mask engine.
+        """Return the object that `text` represents, validated outside the mask engine.
 
-        An instance of the class that the constraint was made from; plain JSON values for a JSON Schema; the
-        text itself for a regular expression or a grammar. Raises `InvalidOutput`.
+        For a type, an instance of it. For a JSON Schema, plain JSON values. For a regular expression or a
+        grammar, the text itself. Raises `InvalidOutput`.
         """
         self.require_texts()
         if self.kind == "json":
@@ -102,11 +102,10 @@ class Constraint:
         return text
 
     def require_bounds(self) -> None:
-        """Raise `ConstraintError`, with the JSON pointer, where a text could go on for ever or a text to
-        quote is missing.
+        """Raise `ConstraintError` (with JSON pointer) if a text may be endless or a text to quote is missing.
 
-        A Lark grammar is taken as given: whether its language has a longest text is not decided here, and
-        the engine steers it to its end within the budget.
+        A Lark grammar is accepted as given: nothing checks here whether its language has a longest text.
+        The engine steers it to its end within the budget.
         """
         self.require_texts()
         if self.endless is not None:
@@ -118,7 +117,7 @@ class Constraint:
             )
 
     def require_texts(self) -> None:
-        """Raise `ConstraintError` where the texts to quote from are missing."""
+        """Raise `ConstraintError` if the texts to quote from are missing."""
         if not self.grammar:
             raise ConstraintError(
                 f"{self.name!r} quotes {', '.join(self.quotes)}; give the texts: "
@@ -147,7 +146,7 @@ def _matched(pattern: str, text: str) -> Any:
 
 
 def compile_check(constraint: Constraint) -> None:
-    """Raise `ConstraintError` where the mask engine cannot compile `constraint`, also where it panics."""
+    """Raise `ConstraintError` if the mask engine cannot compile `constraint`, or panics on it."""
     try:
         compile_grammar(constraint.grammar)
     except ConstraintError as error:
@@ -165,8 +164,8 @@ _INLINE_FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s", re.VERBOSE: "x", re.MULTILI
 class Lark:
     """A grammar in llguidance's Lark dialect, with a rule `start`.
 
-    By itself it is a constraint on the whole text. `Annotated[str, Lark(...)]` holds a string inside an
-    object to it; then regular expressions match no quotation mark, backslash or control character.
+    On its own it constrains the whole text. `Annotated[str, Lark(...)]` applies it to a string inside an
+    object; regular expressions then match no quotation mark, backslash or control character.
     """
 
     text: str
@@ -176,12 +175,12 @@ class Lark:
 
 
 def constraint(spec: object, *, depth: int | None = None) -> Constraint:
-    """Make a `Constraint` of a type, schema, pattern, choices or grammar.
+    """Make a `Constraint` from a type, schema, pattern, choices or grammar.
 
-    Accepts what `ACCEPTED` lists. Of a type or schema that refers to itself at most `depth` are written
-    inside each other. Choices, a `Literal` and an `Enum` are written bare (`yes`, not `"yes"`) when all their
-    values are strings. Every other type is written as compact JSON with exactly the declared
-    keys in the declared order. Raises `ConstraintError`, with the JSON pointer where there is one.
+    Accepts what `ACCEPTED` lists. A type or schema that refers to itself is unrolled to at most `depth`
+    nested levels. Choices, a `Literal` and an `Enum` are written bare (`yes`, not `"yes"`) if all their
+    values are strings. Every other type is written as compact JSON with exactly the declared keys in the
+    declared order. Raises `ConstraintError`, with the JSON pointer where there is one.
     """
     if isinstance(spec, Constraint):
         return spec
@@ -222,9 +221,9 @@ def _from_pattern(pattern: re.Pattern[Any]) -> Constraint:
     text = f"(?{flags}){pattern.pattern}" if flags else pattern.pattern
     try:
         re.compile(text)
-    except re.error:  # flags are written at the beginning of the pattern already
+    except re.error:  # the pattern already starts with flags
         text = pattern.pattern
-    compiled(python(text))  # finished texts are validated with it
+    compiled(python(text))  # raises early: finished texts are validated with it
     return Constraint("regex", regex_grammar(text), {"pattern": text}, name="regex")
 
 
@@ -278,7 +277,7 @@ def _from_type(spec: Any, depth: int | None) -> Constraint:
 
 
 def _exactly_declared(node: Any) -> Any:
-    """A class's schema with every declared property required and no other allowed."""
+    """Return the schema of a class with every declared property required and no other allowed."""
     if isinstance(node, list):
         return [_exactly_declared(child) for child in node]
     if not isinstance(node, dict):
@@ -295,15 +294,15 @@ def _exactly_declared(node: Any) -> Any:
 
 
 ROOM = (("maxLength", "minLength"), ("maxItems", "minItems"))
-FORMED = frozenset({"enum", "const", "pattern", "format", LARK, QUOTE})  # there may be none that is shorter
+FORMED = frozenset({"enum", "const", "pattern", "format", LARK, QUOTE})  # a shorter value may not exist
 
 
 def shorter(constraint: Constraint) -> Constraint:
-    """`constraint` with every text and every list at most half as long, where possible.
+    """Return `constraint` with every string and list limited to half its maximum length, where possible.
 
-    What fulfils it fulfils `constraint` too, but for branches of `oneOf` that it no longer tells apart: parse
-    with `constraint` what was written under this. The same object if nothing can be shorter, and for anything
-    but JSON.
+    Texts that match the result also match `constraint`, except that it may no longer tell branches of
+    `oneOf` apart. So parse with `constraint` what was written under the result. Returns the same object if
+    nothing can be shortened, and for any kind but JSON.
     """
     if constraint.kind != "json" or constraint.schema is None:
         return constraint
@@ -312,7 +311,7 @@ def shorter(constraint: Constraint) -> Constraint:
         return constraint
     try:
         grammar = json_grammar(schema, constraint.texts)
-    except ConstraintError:  # nothing so short can be written
+    except ConstraintError:  # nothing that short can be written
         return constraint
     return replace(constraint, schema=schema, grammar=grammar)
 
@@ -331,23 +330,23 @@ def _halved(schema: Any) -> Any:
 # --- answers that were written without masks -------------------------------------------------------
 
 
-LONGEST = 200_000  # characters of an answer that are looked at
+LONGEST = 200_000  # characters; longer answers are not repaired
 FENCE = re.compile(r"```[a-zA-Z0-9]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
 QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "‘": "’", "«": "»", "„": "“"}
 _CLOSERS = {"{": "}", "[": "]"}
-# What mending may add and take away; everything else must still be there, in its order.
+# What a repair may add and remove. Everything else must stay, in its order.
 _MARKS = re.compile(r"[\s{}\[\]\"'“”‘’,:\\]+")
 _ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 
 
 def repair(text: str, constraint: Constraint) -> Any:
-    """The object that `text` stands for although it is not written as it should be.
+    """Parse an answer that was written without masks and may have small format errors.
 
-    A code fence around the whole of JSON is passed over, and its commas and quotation marks are put right. A
-    choice may have other letter case, one full stop behind it or quotation marks around it. Nothing is
-    made up and nothing is left out: an answer with words beside it, which may take it back, one that stops in
-    the middle, one that says a thing twice, and one that still breaks the constraint, is `InvalidOutput`. A
-    quote must be verbatim.
+    Repairs that are allowed: a code fence around the whole JSON is removed, and its commas and quotation
+    marks are corrected. A choice may differ in letter case, end with one full stop or be in quotation
+    marks. Nothing is invented and nothing is dropped. `InvalidOutput` is raised for an answer with extra
+    words, which may contradict it, for one that is cut off or gives a value twice, and for one that still
+    breaks the constraint. A quote must be verbatim.
     """
     if len(text) > LONGEST:
         raise InvalidOutput(f"an answer of {len(text):,} characters is not repaired", text)
@@ -363,7 +362,7 @@ def repair(text: str, constraint: Constraint) -> Any:
 
 
 def unmarked(text: str) -> tuple[str, ...]:
-    """A text without the one full stop behind it, or without the quotation marks around it; at most one.
+    """Return a text without its final full stop or its quotation marks, in a tuple; empty if it has neither.
 
     >>> unmarked(' Yes. '), unmarked('"Yes"'), unmarked('Yes!'), unmarked('Yes...')
     (('Yes',), ('Yes',), (), ())
@@ -386,7 +385,7 @@ def _json(text: str, constraint: Constraint, first: InvalidOutput) -> Any:
 
 
 def _fixed_json(text: str, first: InvalidOutput) -> str:
-    """Damaged JSON as JSON; only where it is whole, and nothing but marks has changed."""
+    """Repair damaged JSON; raise `first` if it is cut off or if more than punctuation would change."""
     from json_repair import repair_json
 
     whole = text[:1] in _CLOSERS and text.endswith(_CLOSERS[text[0]])
@@ -394,7 +393,7 @@ def _fixed_json(text: str, first: InvalidOutput) -> str:
         raise first
     try:
         mended = str(repair_json(text, ensure_ascii=False))
-    except (RecursionError, ValueError):  # ValueError: more digits than Python reads
+    except (RecursionError, ValueError):  # ValueError: more digits than Python accepts
         raise first from None
     if _content_of(mended) != _content_of(text):
         raise first
@@ -402,19 +401,19 @@ def _fixed_json(text: str, first: InvalidOutput) -> str:
 
 
 def _content_of(document: str) -> str:
-    """The content of a document without the marks that hold it together."""
+    """Return the content of a document without punctuation and white space."""
     return _MARKS.sub("", _ESCAPE.sub(_unescaped, document))
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """A letter that is written as JSON writes it; nothing for what is only a mark or white space."""
+    """Return the character of a JSON escape; nothing for an escaped quote, backslash or white space."""
     if found[1] is not None:
         return chr(int(found[1], 16))
     return "/" if found[2] == "/" else ""
 
 
 def _choice(text: str, constraint: Constraint, first: InvalidOutput) -> str:
-    """The one choice that the text is."""
+    """Return the one choice that the text matches; raise `first` if there is not exactly one."""
     choices: list[str] = (constraint.schema or {})["enum"]
     spellings = {each.casefold() for each in (text.strip(), *unmarked(text))}
     found = [choice for choice in choices if choice.casefold() in spellings]

@@ -1,9 +1,9 @@
-"""Constraints in the dialects of servers with masks of their own, and what each dialect cannot express.
+"""Translate constraints into the dialects of servers that have their own masks.
 
-`express` gives a JSON Schema, GBNF, Lark or one regular expression. GBNF and regular expressions are written
-from a `Shape`: literals, characters, sequences, alternatives, repetitions, names. What a shape cannot say is
-left out and listed as lost, so such a server may write a little more than it should; every answer is
-validated again.
+`express` returns a JSON Schema, GBNF, Lark or one regular expression. GBNF and regular expressions are
+generated from a `Shape`: literals, characters, sequences, alternatives, repetitions, names. Rules that a
+shape cannot express are left out and listed as lost, so such a server may accept slightly too much. Every
+answer is validated again.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ from magistrate.constraints.schema import (
 )
 from magistrate.errors import ConstraintError
 
-MOST_LISTED = 1000  # integers of a range that are written out
+MOST_LISTED = 1000  # the largest range of integers that is written out as alternatives
 
 CodeRange = tuple[int, int]  # code points, both ends included
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """This text."""
+    """A literal text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """One character of these ranges."""
+    """One character from these ranges."""
 
     ranges: tuple[CodeRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sequential:
-    """One part after the other."""
+    """Parts that follow one another."""
 
     parts: tuple[Shape, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """One of the branches."""
+    """Alternatives: one of the branches."""
 
     branches: tuple[Shape, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A part between `least` and `most` times (None: any number)."""
+    """A part repeated `least` to `most` times (None: no limit)."""
 
     part: Shape
     least: int
@@ -77,7 +77,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A reference to a definition by its name."""
+    """A reference to a definition by name."""
 
     name: str
 
@@ -94,17 +94,17 @@ _NATURAL_START = Characters(((0x31, 0x39),))
 
 
 def sequence(*parts: Shape | str) -> Shape:
-    """Parts one after the other; text stands for itself."""
+    """Return a sequence of parts; a string becomes a literal."""
     return Sequential(tuple(Text(part) if isinstance(part, str) else part for part in parts))
 
 
 def repeated(part: Shape, least: int, most: int | None) -> Shape:
-    """`part` between `least` and `most` times."""
+    """Return `part` repeated `least` to `most` times."""
     return _EMPTY if most == 0 else part if (least, most) == (1, 1) else Repeated(part, least, most)
 
 
 class ShapeBuilder:
-    """The shape of a core schema, the definitions that it names, and what it had to leave out."""
+    """Builds the shape of a core schema and of its definitions, and lists the rules that were lost."""
 
     def __init__(self, root: Mapping[str, Any], texts: Mapping[str, Sequence[str]]) -> None:
         self.root = root
@@ -115,7 +115,7 @@ class ShapeBuilder:
         self.start = self.shape(root, ())
 
     def shape(self, node: Mapping[str, Any], path: Path) -> Shape:
-        """The shape of `node`."""
+        """Return the shape of `node`."""
         if "allOf" in node:
             raise ConstraintError(
                 "allOf cannot be written in this form; merge the schemas", pointer_to(*path)
@@ -144,7 +144,7 @@ class ShapeBuilder:
         place = reference_path(node["$ref"])
         name = place[-1] if place else "root"
         if name not in self.definitions:
-            self.definitions[name] = Named(name)  # while it is made, it may name itself
+            self.definitions[name] = Named(name)  # the definition may refer to itself
             self.definitions[name] = self.shape(resolve(self.root, node["$ref"]), place)
         return Named(name)
 
@@ -250,7 +250,7 @@ def _compact(value: Any) -> str:
 
 
 def _written(ranges: tuple[CodeRange, ...]) -> Shape:
-    """Characters of `ranges` as they are written inside a JSON string, each in one way."""
+    """Return `ranges` as written inside a JSON string, with exactly one spelling per character."""
     plain = ranges
     for code in (*range(0x20), 0x22, 0x5C):
         plain = _less(plain, (code, code))
@@ -274,7 +274,7 @@ def _less(ranges: tuple[CodeRange, ...], gone: CodeRange) -> tuple[CodeRange, ..
 
 # --- regular expressions ------------------------------------------------------------------------
 
-_CLASSES: Mapping[str, tuple[CodeRange, ...]] = {  # narrow: what every dialect takes for one
+_CLASSES: Mapping[str, tuple[CodeRange, ...]] = {  # narrow: only characters that every dialect includes
     "CATEGORY_DIGIT": ((0x30, 0x39),),
     "CATEGORY_WORD": ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)),
     "CATEGORY_SPACE": ((0x09, 0x0D), (0x20, 0x20)),
@@ -282,8 +282,10 @@ _CLASSES: Mapping[str, tuple[CodeRange, ...]] = {  # narrow: what every dialect 
 
 
 def pattern_shape(pattern: str, *, json_string: bool) -> Shape:
-    """The shape of what `pattern`, a Python regular expression, matches as a whole; inside a JSON string it
-    may match anywhere unless it is anchored. Raises `ConstraintError` for what masks could not hold to."""
+    """Return the shape of the texts that a Python regular expression matches in full.
+
+    Inside a JSON string an unanchored pattern may match anywhere. Raises `ConstraintError` for constructs
+    that masks cannot enforce."""
     checked = translate(pattern, ascii_words=json_string)
     tree = importlib.import_module("re._parser").parse(pattern)
     items = list(tree)
@@ -315,7 +317,7 @@ def _item(op: str, value: Any, json_string: bool) -> Shape:
         return Either(tuple(_items(branch, json_string) for branch in value[1]))
     if op == "SUBPATTERN":
         return _items(value[3], json_string)
-    least, most, part = value  # MAX_REPEAT and MIN_REPEAT are what is left of what translates
+    least, most, part = value  # `translate` accepts no other construct than MAX_REPEAT and MIN_REPEAT here
     return repeated(_items(part, json_string), least, None if str(most) == "MAXREPEAT" else int(most))
 
 
@@ -347,17 +349,17 @@ def _one(ranges: tuple[CodeRange, ...], json_string: bool) -> Shape:
 
 
 Dialect = Literal["json_schema", "gbnf", "lark", "regex"]
-MOST_WRITTEN = 100_000  # parts of one regular expression
+MOST_WRITTEN = 100_000  # the largest number of parts in one regular expression
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 
 
 @dataclass(frozen=True, slots=True)
 class Expressed:
-    """`payload` as a server in that dialect takes it; `lost` is what it will not hold to, with the places.
+    """A constraint as a server takes it (`payload`), and the rules that the server does not enforce (`lost`).
 
-    The payload is a JSON Schema as a dict for `json_schema` (what `response_format` holds), text otherwise:
-    GBNF as llama.cpp reads it, Lark as llguidance reads it, one regular expression as Outlines reads it.
-    Whatever is lost is still found out when the answer is parsed.
+    For `json_schema` the payload is a JSON Schema as a dict (the content of `response_format`). Otherwise
+    it is text: GBNF for llama.cpp, Lark for llguidance, one regular expression for Outlines. The lost rules
+    are still checked when the answer is parsed.
     """
 
     dialect: Dialect
@@ -366,7 +368,7 @@ class Expressed:
 
 
 def express(constraint: Constraint, dialect: Dialect) -> Expressed:
-    """`constraint` in a server's dialect. Raises `ConstraintError` where it cannot be said there at all."""
+    """Translate `constraint` into a dialect. Raises `ConstraintError` if the dialect cannot express it."""
     if dialect not in DIALECTS:
         raise ConstraintError(f"{dialect!r} is not a dialect; known: {', '.join(DIALECTS)}")
     constraint.require_bounds()
@@ -423,13 +425,13 @@ def _sketched(constraint: Constraint) -> tuple[Shape, dict[str, Shape], tuple[st
 
 
 class _Gbnf:
-    """Writes shapes in GBNF, each definition as a rule of its own."""
+    """Writes shapes in GBNF, with one rule per definition."""
 
     def __init__(self, definitions: Mapping[str, Shape]) -> None:
         self.names = {name: f"named-{index}" for index, name in enumerate(definitions)}
 
     def text(self, node: Shape) -> str:
-        """The expression for `node`."""
+        """Return the expression for `node`."""
         if isinstance(node, Text):
             return f'"{"".join(json.dumps(each)[1:-1] if each.isascii() else each for each in node.text)}"'
         if isinstance(node, Characters):
@@ -445,7 +447,7 @@ class _Gbnf:
 
 
 class _Regex:
-    """Writes shapes as one regular expression that Python and Rust read alike."""
+    """Writes shapes as one regular expression that Python and Rust read the same way."""
 
     def __init__(self, definitions: Mapping[str, Shape]) -> None:
         self.definitions = definitions
@@ -453,7 +455,7 @@ class _Regex:
         self.written = 0
 
     def text(self, node: Shape) -> str:
-        """Definitions are written out where they are named, so that a small schema can make a huge text."""
+        """Return the expression for `node`. Definitions are inlined: a small schema can make a huge text."""
         self.written += 1
         if self.written > MOST_WRITTEN:
             raise ConstraintError(
@@ -493,7 +495,7 @@ def _times(node: Repeated) -> str:
 
 
 def _characters(node: Characters, escape: str, escaped: range) -> str:
-    """A class `[…]`; ASCII other than letters and digits is written by `escape`, and so is `escaped`."""
+    """Return a class `[…]`; ASCII other than letters and digits, and the codes in `escaped`, use `escape`."""
 
     def one(code: int) -> str:
         plain = chr(code).isalnum() if code < 0x80 else code not in escaped or chr(code).isalnum()

@@ -1,9 +1,9 @@
-"""The grammar of every kind of constraint, as text in llguidance's Lark dialect.
+"""Generate the grammar of every kind of constraint, as text in llguidance's Lark dialect.
 
-A JSON Schema is rewritten before it becomes a `%json` leaf: annotations go, formats become patterns,
-patterns become Rust syntax, numbers get a last decimal, objects are closed. Every step narrows: what the
-masks let through is valid under the schema as it was given. Where a schema quotes texts, what stands around
-the quotes is written as Lark rules, and everything else in it as leaves.
+A JSON Schema is rewritten before it becomes a `%json` leaf: annotations are removed, formats become
+patterns, patterns get Rust syntax, numbers get a limited number of decimals, objects are closed. Every step
+only narrows: what the masks accept is valid under the original schema. If a schema quotes texts, the nodes
+that contain quotes become Lark rules and everything else in it becomes leaves.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _COUNTS = ("minLength", "maxLength", "minItems", "maxItems")
 
 
 def json_grammar(schema: Mapping[str, Any], texts: Texts | None = None) -> str:
-    """Lark text that writes compact JSON, keys in the order declared; `texts` are what may be quoted.
+    """Return Lark text for compact JSON with keys in declared order; `texts` are those that may be quoted.
 
-    Raises `ConstraintError` where a text is missing, or where a quote must be and there is nothing to quote.
+    Raises `ConstraintError` if a text is missing, or if a quote is required but there is nothing to quote.
     """
     rules = _Rules(schema, texts or {})
     start = rules.rule(schema, ())
@@ -53,17 +53,17 @@ def json_grammar(schema: Mapping[str, Any], texts: Texts | None = None) -> str:
 
 
 def choice_grammar(choices: Sequence[str]) -> str:
-    """Lark text that writes exactly one of `choices`; a Lark string literal has JSON's escapes."""
+    """Return Lark text for exactly one of `choices`. A Lark string literal has JSON's escapes."""
     return f"start: {' | '.join(json.dumps(choice) for choice in choices)}\n"
 
 
 def regex_grammar(pattern: str) -> str:
-    """Lark text that writes what `pattern`, a Python regular expression, matches as a whole."""
+    """Return Lark text for the texts that a Python regular expression matches in full."""
     return f"start: /{translate(pattern).rust}/\n"
 
 
 class _Rules:
-    """Lark expressions for the nodes of one schema. An expression is None where nothing can be written."""
+    """Generates Lark expressions for the nodes of one schema; None if no text can match a node."""
 
     def __init__(self, root: Mapping[str, Any], texts: Texts) -> None:
         self.root = root
@@ -77,7 +77,7 @@ class _Rules:
         self._quotes: dict[str, str | None] = {}
 
     def rule(self, node: Mapping[str, Any], path: Path) -> str | None:
-        """An expression for `node`."""
+        """Return an expression for `node`."""
         if not self._needs_rules(node):
             return self._leaf(node)
         choices = [keyword for keyword in ("$ref", "anyOf", "oneOf") if keyword in node]
@@ -105,13 +105,13 @@ class _Rules:
             return self._array(node, path)
         return self._object(node, path)
 
-    # --- what quotes ----------------------------------------------------------------------------
+    # --- nodes that need rules of their own -----------------------------------------------------------
 
     def _needs_rules(self, node: Any) -> bool:
         return any(_is_ruled(inner) or inner.get("$ref") in self._leading for inner, _ in walk(node))
 
     def _typed(self, node: Mapping[str, Any], name: str, path: Path) -> str | None:
-        """One of several types that a node allows."""
+        """Return an expression for one of the types that a node allows."""
         ours = (QUOTE, LARK)
         kept = {keyword: value for keyword, value in node.items() if keyword not in ours or name == "string"}
         if name not in ("object", "array"):
@@ -147,7 +147,7 @@ class _Rules:
     def _reference(self, reference: str) -> str | None:
         if reference not in self._references:
             name = f"named_{len(self._references)}"
-            self._references[reference] = name  # before its rule is made, which may refer to it again
+            self._references[reference] = name  # set first: the rule may refer to itself
             expression = self.rule(resolve(self.root, reference), reference_path(reference))
             if expression is None:
                 self._references[reference] = None
@@ -172,7 +172,7 @@ class _Rules:
         return self._named(f'"[" {_list(written, item, least, most)} "]"')
 
     def _set(self, node: Mapping[str, Any]) -> str | None:
-        """Some of the listed values in any order, none twice: the rule's parameter has a bit for each."""
+        """Return an expression for distinct values in any order; the rule's parameter has a bit per value."""
         values = [_literal(_compact(value)) for value in listed(node["items"], self.root) or ()]
         least, most = int(node.get("minItems", 0)), min(int(node.get("maxItems", len(values))), len(values))
         if least > most:
@@ -196,7 +196,7 @@ class _Rules:
                 members.append((f"{_literal(_compact(name) + ':')} {value}", name in required))
             elif name in required:
                 return None
-        # From the last member to the first: what may follow another member, and what may come first.
+        # Goes from the last member to the first: `after` follows another member, `first` starts the object.
         after, first = "", ""
         for member, must in reversed(members):
             if must:
@@ -208,12 +208,12 @@ class _Rules:
         return self._named(f'"{{" {first} "}}"')
 
     def _named(self, expression: str) -> str:
-        """A rule of its own for `expression`; its name."""
+        """Add a separate rule for `expression` and return its name."""
         name = next(self._names)
         self.lines.append(f"{name}: {expression}")
         return name
 
-    # --- what does not --------------------------------------------------------------------------
+    # --- nodes that become leaves -------------------------------------------------------------------
 
     def _leaf(self, node: Mapping[str, Any]) -> str:
         written = self._rewritten(node) | {"x-guidance": COMPACT}
@@ -223,7 +223,7 @@ class _Rules:
         return f"%json {json.dumps(written)}"
 
     def _needed(self, node: Mapping[str, Any], keyword: str) -> list[str]:
-        """Names of the definitions under `keyword` that `node` refers to, also by way of others."""
+        """Return the names of definitions under `keyword` that `node` refers to, directly or indirectly."""
         found: dict[str, None] = {}
         pending = [node]
         while pending:
@@ -241,7 +241,7 @@ class _Rules:
             if keyword in MAPS:
                 written[keyword] = {name: self._rewritten(child) for name, child in value.items()}
             elif keyword in LISTS:
-                # The branches of oneOf are known to exclude each other.
+                # The branches of oneOf are already checked to exclude each other.
                 written["anyOf" if keyword == "oneOf" else keyword] = [
                     self._rewritten(each) for each in value
                 ]
@@ -260,12 +260,12 @@ class _Rules:
 
 
 def _is_ruled(node: Mapping[str, Any]) -> bool:
-    """Whether a node needs rules of its own, which no `%json` leaf can have."""
+    """Return whether a node needs Lark rules because a `%json` leaf cannot express it."""
     return QUOTE in node or LARK in node or bool(node.get("uniqueItems"))
 
 
 def _references_to_rules(root: Mapping[str, Any]) -> set[str]:
-    """The references that lead to what needs rules, directly or by way of others."""
+    """Return the references that lead to nodes that need rules, directly or indirectly."""
     targets = {inner["$ref"] for inner, _ in walk(root) if "$ref" in inner}
     inside = {reference: [inner for inner, _ in walk(resolve(root, reference))] for reference in targets}
     found = {reference for reference, nodes in inside.items() if any(map(_is_ruled, nodes))}
@@ -292,7 +292,7 @@ def _either(expressions: Sequence[str | None]) -> str | None:
 
 
 def _list(leading: Sequence[str | None], item: str | None, least: int, most: int) -> str:
-    """From `least` to `most` items with commas between them: the leading ones, then any number of `item`."""
+    """Return an expression for `least` to `most` items with commas: `leading` first, then repeated `item`."""
     expression = ""
     if item is not None and most > len(leading):
         low, high = max(least - len(leading), 0), most - len(leading)
@@ -310,5 +310,5 @@ def _list(leading: Sequence[str | None], item: str | None, least: int, most: int
 
 
 def _anchored(pattern: Translated) -> str:
-    """As JSON Schema reads a pattern: it may match anywhere in the string unless it is anchored."""
+    """Return the pattern as JSON Schema reads it: without anchors it may match anywhere in the string."""
     return f"{'^' if pattern.starts else ''}(?:{pattern.rust}){'$' if pattern.ends else ''}"

@@ -1,4 +1,4 @@
-"""Lark grammars in the mask engine's dialect: compiled, followed byte by byte, embedded in a JSON string."""
+"""Lark grammars in the mask engine's dialect: compile them, match bytes, embed them in a JSON string."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Status = Literal["valid", "incomplete", "invalid"]
 
 
 def follow(grammar: str, text: str) -> Status:
-    """Whether `text` is in the language of `grammar`, can still come into it, or cannot any more.
+    """Return whether `text` is in the language of `grammar`, can still become so, or cannot.
 
-    `grammar` is in llguidance's Lark dialect. Raises `ConstraintError` where it cannot be compiled.
+    `grammar` is in llguidance's Lark dialect. Raises `ConstraintError` if it cannot be compiled.
     """
     matcher = compile_grammar(grammar).deep_copy()
     raw = list(text.encode("utf-8", "surrogatepass"))
@@ -27,19 +27,19 @@ def follow(grammar: str, text: str) -> Status:
 
 @lru_cache(maxsize=16)
 def compile_grammar(grammar: str) -> Any:
-    """An `LLMatcher` over bytes at the beginning of `grammar`; copy it before use.
+    """Return an `LLMatcher` over bytes at the start of `grammar`. It is cached: copy it before use.
 
-    Raises `ConstraintError` with the compiler's message, also where the compiler panics, and `MissingExtra`
-    where there is no compiler.
+    Raises `ConstraintError` with the compiler's message, also if the compiler panics, and `MissingExtra` if
+    llguidance is not installed.
     """
     require_extra("local", "llguidance")
     return new_matcher(_byte_tokenizer(), grammar)
 
 
 def new_matcher(tokenizer: Any, grammar: str) -> Any:
-    """An `LLMatcher` over the tokens of an `LLTokenizer`, at the beginning of `grammar`.
+    """Return an `LLMatcher` over the tokens of an `LLTokenizer`, at the start of `grammar`.
 
-    Raises `ConstraintError` with the compiler's message, also where the compiler panics.
+    Raises `ConstraintError` with the compiler's message, also if the compiler panics.
     """
     from llguidance import LLMatcher
 
@@ -48,18 +48,18 @@ def new_matcher(tokenizer: Any, grammar: str) -> Any:
         problem = matcher.get_error() if matcher.is_error() else ""
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic of the compiler derives from BaseException alone
+    except BaseException as error:  # a panic of the compiler derives only from BaseException
         problem = f"the compiler failed: {error}"
     if problem:
-        lines = problem.split("\n   1 |", 1)[0]  # what follows repeats the grammar
+        lines = problem.split("\n   1 |", 1)[0]  # the rest repeats the grammar
         raise ConstraintError(f"the grammar cannot be compiled: {lines[:500]}")
     return matcher
 
 
 @cache
 def _limits() -> Any:
-    """How much the mask engine may spend, in its own units: about half a second of compiling, a tenth of a
-    second and 250,000 states (up to 2 kB each) of masks. Its messages leave out the text that was written."""
+    """Return the limits of the mask engine, in its own units: about half a second to compile, and for masks
+    a tenth of a second and 250,000 states (up to 2 kB each). Its messages omit the text that was written."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(
@@ -88,7 +88,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_JSON_PLAIN = r'/[^"\\\x00-\x1f\x7f]*/'  # what stands in a JSON string as it is
+_JSON_PLAIN = r'/[^"\\\x00-\x1f\x7f]*/'  # characters that need no escape in a JSON string
 _ESCAPED = re.compile(r'[\x00-\x1f"\\\ud800-\udfff\U00040000-\U000bffff]')
 _SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
@@ -99,15 +99,15 @@ class _Token(NamedTuple):
 
 
 def escape(text: str) -> str:
-    """`text` inside a JSON string, written the one way that quotes are written: short."""
+    """Return `text` as the inside of a JSON string, with the short escapes that quotes are written with."""
     return _ESCAPED.sub(lambda match: _SHORT.get(match[0]) or json.dumps(match[0])[1:-1], text)
 
 
 def embedded(grammar: str, prefix: str) -> tuple[str, list[str]]:
-    """The name of the start rule and the lines of `grammar`, all names begun with `prefix`.
+    """Return the start rule's name and the lines of `grammar`, with `prefix` added to all names.
 
-    Literals are escaped as JSON is; a regular expression matches only what needs no escape. Raises
-    `ConstraintError` for what has no place in a string: directives, special tokens, options of rules.
+    Literals are escaped as in JSON. A regular expression matches only characters that need no escape.
+    Raises `ConstraintError` for what cannot occur in a string: directives, special tokens, rule options.
     """
     tokens = list(_tokens(grammar))
     starts = [
@@ -129,7 +129,7 @@ def embedded(grammar: str, prefix: str) -> tuple[str, list[str]]:
 
 
 def is_in_language(grammar: str, text: str) -> bool:
-    """Whether `text` is what `grammar` lets a JSON string hold."""
+    """Return whether `grammar` allows `text` as the content of a JSON string."""
     start, lines = embedded(grammar, "in_")
     return follow("\n".join([f"start: {start}", *lines, ""]), escape(text)) == "valid"
 

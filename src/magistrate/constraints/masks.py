@@ -17,19 +17,19 @@ from magistrate.errors import ConstraintError, EngineError
 if TYPE_CHECKING:
     from magistrate.constraints.constraint import Constraint
 
-MANY = 24  # masks that are worth waking other threads for
-COMPILED = 256  # compiled constraints kept for a tokenizer
-COMPILED_TEXT = 1_000_000  # characters of their grammars together; of a text to quote one takes 250 bytes
-LOOKED_AHEAD = 4096  # tokens of the shortest text that is looked for when a constraint is compiled
-FREE = 64  # tokens allowed where text is free; within an enumeration fewer are
-# What a dry run tries first where it has a choice: what ends things, then the shortest values.
+MANY = 24  # the number of masks from which parallel threads pay off
+COMPILED = 256  # compiled constraints kept per tokenizer
+COMPILED_TEXT = 1_000_000  # grammar characters in total; text to quote takes 250 bytes per character
+LOOKED_AHEAD = 4096  # tokens; the limit of the search for a shortest ending when a constraint is compiled
+FREE = 64  # more allowed tokens than this mean free text; an enumeration allows fewer
+# What a dry run tries first: tokens that close something, then the shortest values.
 CLOSERS = ("}", "]", "null", "1", "0", '"', "true", "false", ")", ">", ".", ";")
 
 
 class MaskEngine:
     """Compiles constraints for one tokenizer, given as the text of a `tokenizer.json`.
 
-    `vocabulary` is the width of the model's logits; `ends` the ids that end a turn.
+    `vocabulary` is the width of the model's logits. `ends` contains the ids of the tokens that end a turn.
     """
 
     def __init__(self, tokenizer_json: str, vocabulary: int, ends: tuple[int, ...]) -> None:
@@ -41,17 +41,17 @@ class MaskEngine:
         self.letter = self._single("a")
         self.quote = self._single('"')
         self.closers = self._known(CLOSERS)
-        self.last = [*self.closers, *self._known("!?\n")]  # white space may go on for ever: only as the last
+        self.last = [*self.closers, *self._known("!?\n")]  # white space may go on forever: tried last
         self.brackets = self._known("}]")
         self.numeric = self._known("0123456789.eE")
         self._compiled: OrderedDict[str, Matcher] = OrderedDict()
         self._lengths: dict[str, int] = {}
-        self._lock = threading.Lock()  # of these two; compiling goes on without it
+        self._lock = threading.Lock()  # guards the two above; compiling does not hold it
 
     def matcher(self, constraint: Constraint) -> Matcher:
-        """A fresh matcher at the beginning of `constraint`; compiled once, then copied.
+        """Return a new matcher at the start of `constraint`, which is compiled once and then copied.
 
-        Raises `ConstraintError` for a grammar that cannot be compiled, also where the compiler panics.
+        Raises `ConstraintError` if the grammar cannot be compiled, also if the compiler panics.
         """
         with self._lock:
             compiled = self._compiled.get(constraint.digest)
@@ -65,7 +65,7 @@ class MaskEngine:
         return compiled.fork()
 
     def _keep(self, constraint: Constraint, compiled: Matcher) -> None:
-        """Remember the last ones used, as many as may be; the newest in any case."""
+        """Cache a compiled constraint; over the limits, evict the least recently used, never the newest."""
         self._compiled[constraint.digest] = compiled
         self._compiled.move_to_end(constraint.digest)
         self._lengths[constraint.digest] = len(constraint.grammar)
@@ -76,15 +76,15 @@ class MaskEngine:
             del self._lengths[oldest]
 
     def knows(self, constraint: Constraint) -> bool:
-        """Whether a matcher for `constraint` costs no compiling."""
+        """Return whether `constraint` is already compiled."""
         return constraint.digest in self._compiled
 
     def spell(self, tokens: Sequence[int]) -> bytes:
-        """The bytes that these tokens stand for."""
+        """Return the bytes that the tokens stand for."""
         return bytes(self.tokenizer.decode_bytes(list(tokens)))
 
     def vocabulary_bytes(self) -> dict[bytes, int]:
-        """The bytes of every token that stands for text, with its id."""
+        """Return the id of every text token, keyed by its bytes."""
         plain = (token for token in range(self.vocabulary) if not self.tokenizer.is_special_token(token))
         return {text: token for token in plain if (text := self.spell([token]))}
 
@@ -103,9 +103,9 @@ class MaskEngine:
 
 
 class Matcher:
-    """How far a text has come under a constraint.
+    """The state of a text under a constraint: which tokens may come next.
 
-    What was found out at a place is kept until the text goes on, and copied with it.
+    Results computed for the current position are cached until a token is consumed, and `fork` copies them.
     """
 
     __slots__ = ("_ahead", "_bits", "_closes", "_engine", "_json", "_matcher")
@@ -115,29 +115,29 @@ class Matcher:
         self._matcher = matcher
         self._json = json
         self._bits: np.ndarray | None = None  # the mask
-        self._closes: list[int] | None = None  # a way to the end
-        self._ahead: tuple[list[int], Matcher] | None = None  # the forced run, and where it leads
+        self._closes: list[int] | None = None  # tokens that complete the text
+        self._ahead: tuple[list[int], Matcher] | None = None  # the forced run, and the matcher after it
 
     @property
     def accepting(self) -> bool:
-        """The text so far is complete (it may still go on)."""
+        """Whether the text so far is complete (it may still continue)."""
         return bool(self._matcher.is_accepting())
 
     @property
     def stopped(self) -> bool:
-        """The text is complete and cannot go on."""
+        """Whether the text is complete and cannot continue."""
         return bool(self._matcher.is_stopped())
 
     def mask(self) -> np.ndarray:
-        """The mask of the next token, bool `[vocabulary]`."""
+        """Return the mask of the next token, bool `[vocabulary]`."""
         return np.unpackbits(self._computed(), count=self._engine.vocabulary, bitorder="little").view(bool)
 
     def allows(self, token: int) -> bool:
-        """Whether `token` may come next; cheaper than the whole mask."""
+        """Return whether `token` may come next; cheaper than the whole mask."""
         return bool(self._computed()[token >> 3] >> (token & 7) & 1)
 
     def forced(self) -> list[int]:
-        """Consumes and answers the run of tokens that is the only way on, tokenized as the model would."""
+        """Consume and return the tokens of the only possible continuation, tokenized as the model would."""
         if self._ahead is not None:
             forced, end = self._ahead
             self._stand_at(end)
@@ -149,7 +149,7 @@ class Matcher:
         return forced
 
     def look_ahead(self) -> None:
-        """Find out now what every copy of this matcher will want to know first."""
+        """Compute in advance what every copy of this matcher needs first."""
         self.shortest_close(LOOKED_AHEAD)
         end = self.fork()
         forced = end.forced()
@@ -163,7 +163,7 @@ class Matcher:
         special = [index for index, token in enumerate(run) if tokenizer.is_special_token(token)]
         if not special:
             return run
-        # Text that looks like a special token was taken for one, which the grammar would refuse.
+        # Text that looks like a special token was tokenized as one, which the grammar would reject.
         text = self._matcher.compute_ff_bytes().decode("utf-8", "ignore")
         return run[: special[0]] or list(tokenizer.greedy_tokenize(text))
 
@@ -178,7 +178,7 @@ class Matcher:
             raise EngineError(f"the mask engine refused the tokens {tokens}, which its own mask allowed")
 
     def fork(self) -> Matcher:
-        """An independent copy at the same place."""
+        """Return an independent copy in the same state."""
         copy = Matcher(self._engine, None, self._json)
         copy._stand_at(self)
         return copy
@@ -188,7 +188,7 @@ class Matcher:
         self._bits, self._closes, self._ahead = other._bits, other._closes, other._ahead
 
     def closes_structure(self, mask: np.ndarray) -> bool:
-        """A free string, a list or an object could be closed now; never where a number might go on."""
+        """Return whether a free string, a list or an object can be closed; False if a number may continue."""
         quote, letter = self._engine.quote, self._engine.letter
         if quote is None or letter is None:
             return False
@@ -197,13 +197,13 @@ class Matcher:
         return bool(mask[self._engine.brackets].any() and not mask[self._engine.numeric].any())
 
     def closer(self, mask: np.ndarray) -> int:
-        """An allowed token that brings the end nearer, by the rules that JSON closes with."""
+        """Return an allowed token that brings the end nearer, by the rules that close JSON."""
         quote, letter = self._engine.quote, self._engine.letter
         if quote is not None and letter is not None and mask[quote]:
             bracket = not mask[letter] and mask[self._engine.brackets].any()
             if not bracket and self._quote_closes():
                 return quote
-        if not self._json:  # JSON ends with what is tried next anyway
+        if not self._json:  # for JSON, the closers below are enough
             few = np.count_nonzero(mask) <= FREE
             for token in np.flatnonzero(mask).tolist() if few else self._engine.last:
                 if mask[token] and self._ends_with(token):
@@ -219,16 +219,16 @@ class Matcher:
         return trial.accepting
 
     def _quote_closes(self) -> bool:
-        """After a quotation mark, which is allowed, text cannot simply go on."""
+        """Return whether a quotation mark (which must be allowed) would end the string."""
         assert self._engine.quote is not None and self._engine.letter is not None
         trial = self.fork()
         trial.consume([self._engine.quote])
         return trial.stopped or not trial.mask()[self._engine.letter]
 
     def shortest_close(self, limit: int) -> list[int] | None:
-        """Tokens that complete the text, found by a dry run on a copy; None where `limit` does not suffice.
+        """Return tokens that complete the text, from a dry run on a copy; None if they exceed `limit`.
 
-        The path is a way to the end, not proven to be the shortest: its length is an upper bound.
+        The path is not proven to be the shortest: its length is an upper bound.
         """
         if self._closes is not None:
             return self._closes if len(self._closes) <= limit else None
@@ -250,13 +250,13 @@ class Matcher:
 
     @staticmethod
     def compute_masks(matchers: Sequence[Matcher]) -> None:
-        """Compute the masks of several matchers, many in parallel; `mask` then answers at once."""
+        """Compute the masks of several matchers, many in parallel, so that `mask` returns at once."""
         from llguidance.numpy import fill_next_token_bitmask_par
 
         unknown = [matcher for matcher in matchers if matcher._bits is None]
         if len(unknown) < MANY:
             for matcher in unknown:
-                with suppress(BaseException):  # also a panic: `mask` will meet it again, and tell
+                with suppress(BaseException):  # also a panic: `mask` meets it again and reports it
                     matcher._computed()
             return
         words = -(-unknown[0]._engine.vocabulary // 32)
@@ -264,7 +264,7 @@ class Matcher:
         rows = [(matcher._matcher, index) for index, matcher in enumerate(unknown)]
         try:
             fill_next_token_bitmask_par(_executor(), rows, table)
-        except BaseException:  # a panic: each is then asked alone, so that it fails for itself
+        except BaseException:  # a panic: each matcher is computed alone later, so only one fails
             return
         for matcher, row in zip(unknown, table.view(np.uint8), strict=True):
             matcher._bits = row

@@ -1,7 +1,7 @@
-"""A reader of JSON text that may stop anywhere: RFC 8259 to the letter, without recursion.
+"""A parser of JSON text that may stop anywhere: strict RFC 8259, without recursion.
 
-It knows of every text whether it is a document, can become one, or cannot any more, and hands back what
-stands there so far: finished parts as plain Python values, unfinished ones as the `Open` values below.
+It decides whether a text is a document, can become one, or cannot, and returns the content so far: finished
+parts as plain Python values, unfinished ones as the `Open` values below.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar, Literal
 
-LONGEST_NUMERAL = 4300  # digits, with values: what Python itself converts; RFC 8259 §9 allows such limits
+LONGEST_NUMERAL = 4300  # digits, when values are built: Python's own limit; RFC 8259 §9 allows such limits
 
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _SEPARATOR = re.compile(r"[ \t\n\r]*+([,\]}])[ \t\n\r]*+")
@@ -32,7 +32,7 @@ State = Literal["complete", "open", "broken"]
 
 
 class Open:
-    """A value whose end has not been written yet. `types` are the JSON types it can still become."""
+    """A value that is not finished yet. `types` are the JSON types that it can still become."""
 
     __slots__ = ()
     types: ClassVar[frozenset[str]] = frozenset()
@@ -48,7 +48,7 @@ class OpenNumber(Open):
 
 @dataclass(frozen=True, slots=True)
 class OpenString(Open):
-    """A string up to where it stops; a last high surrogate may still find its partner."""
+    """An unfinished string; a trailing high surrogate may still be completed to a pair."""
 
     text: str
     types: ClassVar[frozenset[str]] = frozenset({"string"})
@@ -56,7 +56,7 @@ class OpenString(Open):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OpenArray(Open):
-    """An array without its bracket; only the last item may be open itself."""
+    """An array without its closing bracket. Only the last item may be open itself."""
 
     items: list[Any]
     types: ClassVar[frozenset[str]] = frozenset({"array"})
@@ -64,8 +64,8 @@ class OpenArray(Open):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OpenObject(Open):
-    """An object without its brace. The value of the last member may be open; `key` is a finished name that
-    has no value yet, `partial` an unfinished name."""
+    """An object without its closing brace. The value of the last member may be open. `key` is a finished
+    name without a value so far, `partial` an unfinished name."""
 
     members: dict[str, Any]
     key: str | None = None
@@ -75,9 +75,9 @@ class OpenObject(Open):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The result of `read`. `value` is the document, or the open value; `started` is False for blank text.
+    """The result of `read`. `value` is the document or the open value; `started` is False for blank text.
 
-    `growing` marks a complete document that is a bare number, which more digits may follow.
+    `growing` is set for a complete document that is a bare number, which more digits may follow.
     """
 
     state: State
@@ -90,20 +90,20 @@ BROKEN = Reading("broken")
 
 
 def read(text: str, *, values: bool = True) -> Reading:
-    """Read `text` as far as it goes.
+    """Parse `text` as far as it goes.
 
-    With `values`, the value is built, names must be unique within an object (no one can say which of two
-    values is meant), and a numeral has at most `LONGEST_NUMERAL` digits and a float's range. Without, only
-    the grammar counts.
+    With `values`, the value is built, names must be unique within an object (it is unclear which of two
+    values is meant), an integer has at most `LONGEST_NUMERAL` digits and any other number fits a float.
+    Without, only the grammar is checked.
     """
     try:
         return Reading("complete", _whole(text, values), growing=_growing(text))
-    except (ValueError, RecursionError):  # not a document, or one that the fast way cannot take
+    except (ValueError, RecursionError):  # not a document, or one that the fast path cannot parse
         return _Reader(text, values).read()
 
 
 def _whole(text: str, values: bool) -> Any:
-    """The fast way for a whole document: the standard library, held to RFC 8259."""
+    """Parse a whole document with the standard library, restricted to RFC 8259: the fast path."""
     if text.startswith("\ufeff"):
         raise ValueError("a byte order mark is not JSON")
     return json.loads(
@@ -115,7 +115,7 @@ def _whole(text: str, values: bool) -> Any:
 
 
 def _finite(numeral: str) -> float:
-    """A number that a float can hold; RFC 8259 §6 leaves the range of numbers to the reader."""
+    """Return a number that fits a float. RFC 8259 §6 lets the parser limit the range of numbers."""
     if math.isinf(value := float(numeral)):
         raise ValueError(f"{numeral[:40]} is too large a number")
     return value
@@ -133,24 +133,24 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _growing(text: str) -> OpenNumber | None:
-    """The open number where the whole text ends with the digits of one."""
+    """Return an open number if the whole text is a number that ends with a digit."""
     tail = text.lstrip(" \t\n\r")
     return OpenNumber(tail) if tail[:1] in "-0123456789" and tail[-1:].isdigit() else None
 
 
 def _number(text: str) -> int | float:
     if _digits(text):
-        return int(text) if len(text) < 600 else int(Decimal(text))  # not subject to the interpreter's limit
+        return int(text) if len(text) < 600 else int(Decimal(text))  # int() has a limit for long texts
     return float(text)
 
 
 def _digits(numeral: str) -> int:
-    """How many digits an integer has; 0 for a number that becomes a float, which has no such limit."""
+    """Return the length of an integer, or 0 for a number that becomes a float, which has no such limit."""
     return len(numeral) if numeral.lstrip("-").isdigit() else 0
 
 
 def _readable(numeral: str) -> bool:
-    """Whether Python has a number for it."""
+    """Return whether Python can represent the number."""
     return len(numeral) <= LONGEST_NUMERAL if _digits(numeral) else not math.isinf(float(numeral))
 
 
@@ -159,7 +159,7 @@ def _string(body: str) -> str:
 
 
 class _Frame:
-    """A container being read; `key` is the name whose value comes next."""
+    """A container that is being parsed; `key` is the name whose value comes next."""
 
     __slots__ = ("items", "key", "members")
 
@@ -170,7 +170,7 @@ class _Frame:
 
 
 class _Reader:
-    """One pass over a text with its own stack. Every step answers the place after it, or a `Reading`."""
+    """Parses a text in one pass with its own stack. Every step returns the next position, or a `Reading`."""
 
     def __init__(self, text: str, values: bool) -> None:
         self.text = text
@@ -188,7 +188,7 @@ class _Reader:
         return place
 
     def value(self, place: int) -> int | Reading:
-        """Read the value at `place` (after white space) and what follows it, up to the next value."""
+        """Parse the value at `place` (after white space) and what follows, up to the next value."""
         text = self.text
         if place == self.end:
             return self.stop()
@@ -217,7 +217,7 @@ class _Reader:
         if self.text.startswith(word, place):
             return self.after(value, place + len(word))
         if word.startswith(self.text[place:]):
-            return self.stop(value, some=True)  # its value is certain already
+            return self.stop(value, some=True)  # only one value is possible
         return BROKEN
 
     def numeral(self, place: int) -> int | Reading:
@@ -238,7 +238,7 @@ class _Reader:
         return BROKEN if match is None else self.stop(OpenString(_string(match[1])), some=True)
 
     def name(self, place: int) -> int | Reading:
-        """Read a member's name and the colon; the place of its value follows."""
+        """Parse a member's name and the colon; return the position of its value."""
         frame = self.frames[-1]
         assert frame.members is not None
         if place == self.end:
@@ -256,7 +256,7 @@ class _Reader:
         return _skip(self.text, place + 1) if self.text[place] == ":" else BROKEN
 
     def after(self, value: Any, place: int) -> int | Reading:
-        """Put a finished value where it belongs, close what closes, and find the next value."""
+        """Store a finished value in its container, close finished containers and find the next value."""
         text, frames = self.text, self.frames
         while frames:
             frame = frames[-1]
@@ -275,7 +275,7 @@ class _Reader:
         return Reading("complete", value) if _skip(text, place) == self.end else BROKEN
 
     def stop(self, tail: Any = None, *, some: bool = False, partial: str | None = None) -> Reading:
-        """The text ends here: fold the open containers into one open value, from the inside out."""
+        """End the text here: fold the open containers into one open value, from the inside out."""
         for frame in reversed(self.frames):
             if some:
                 _put(frame, tail)
@@ -290,7 +290,7 @@ class _Reader:
 
 def _skip(text: str, place: int) -> int:
     match = _SPACE.match(text, place)
-    assert match is not None  # white space may be empty
+    assert match is not None  # the pattern matches empty white space too
     return match.end()
 
 

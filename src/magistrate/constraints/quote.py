@@ -1,15 +1,15 @@
-"""Verbatim quotes: text that can only be a run of a given text's own words or sentences.
+"""Verbatim quotes: text that must be a run of words or sentences of a given text.
 
-`edges` says where a text may be cut, `Quote` is the type, `locate` finds a quote, and `verbatim_rule` writes
-its grammar.
+`edges` returns where a text may be cut, `Quote` is the type, `locate` finds a quote, and `verbatim_rule`
+generates its grammar.
 
-Words are those of Unicode's text segmentation (UAX #29): a word with its apostrophe, a number with its
-decimal point, an emoji with all its parts, a letter with its marks, one Chinese character, one punctuation
-mark; and a run of white space. Sentences end at a line's end or after . ! ? … and what closes with it.
+Words follow Unicode's text segmentation (UAX #29): a word with its apostrophe, a number with its decimal
+point, an emoji with all its parts, a letter with its marks, one Chinese character, one punctuation mark;
+and a run of white space. Sentences end at the end of a line, or after . ! ? … and closing marks.
 
-The grammar cuts the text first and escapes each piece for JSON then, so that what follows a line's end and
-part of a Chinese sentence can be quoted. A suffix automaton of pieces says what is a run; regular expressions
-beside it say that the quote is not empty, has no white space at its ends, and is as long as it must be.
+The grammar cuts the text first and then escapes each piece for JSON, so that text after a line end and part
+of a Chinese sentence can be quoted. A suffix automaton of the pieces accepts the runs. Regular expressions
+next to it ensure that the quote is not empty, has no white space at its ends, and has the required length.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
 Unit = Literal["words", "sentences"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
-SHORTEST, LONGEST = 16, 160  # characters of a quote: a statement rather than a word, and no whole page
+SHORTEST, LONGEST = 16, 160  # characters of a quote: longer than a word, shorter than a page
 LONGEST_WORD = 64  # characters; longer ones (a key, an address) may be cut between any two characters
-WINDOW = 1024  # characters that are looked at together: finding an edge may take the square of their number
-_SPACE = r"\s(?![\p{M}\u200d])"  # without a mark on it
+WINDOW = 1024  # characters analyzed together, because finding an edge may take quadratic time
+_SPACE = r"\s(?![\p{M}\u200d])"  # not followed by a combining mark
 _RUN = regex.compile(rf"(?:(?!{_SPACE}).)++|(?:{_SPACE})++", regex.DOTALL)
 _WORD_EDGE = regex.compile(r"(?w)\b")
 _CHARACTER = regex.compile(r"\X")
 _CLOSING = r"""[\p{Pe}\p{Pf}"']*+"""
-_SENTENCE_GAP = regex.compile(  # one pass without going back: text on trial may be made to be slow
+_SENTENCE_GAP = regex.compile(  # one pass without backtracking: a judged text may be made to be slow
     rf"[.!?…]{_CLOSING}(\s++)|[。！？｡]++{_CLOSING}(\s*+)|(\s++)"
 )
-_PLAIN = 3  # the group of white space after anything else, which ends a sentence only with a line
+_PLAIN = 3  # the group of other white space, which ends a sentence only if it contains a line end
 _LINE_END = frozenset("\r\n")
 
 
 @lru_cache(maxsize=16)
 def edges(text: str, unit: Unit) -> tuple[int, ...]:
-    """The places of `text` between two pieces, both ends included: rising offsets into its characters."""
+    """Return the offsets in `text` where pieces meet, ascending and with both ends included."""
     found = {0, len(text)}
-    if unit == "sentences":  # white space at the ends belongs to none
+    if unit == "sentences":  # white space at the ends belongs to no sentence
         for match in _SENTENCE_GAP.finditer(text):
             gap = match.lastindex
             if gap is not None and (gap != _PLAIN or not _LINE_END.isdisjoint(match[gap])):
@@ -69,7 +69,7 @@ def edges(text: str, unit: Unit) -> tuple[int, ...]:
 
 
 def _word_edges(run: str, at: int) -> Iterator[int]:
-    """The offsets at which the words of a run without white space begin, or the white space."""
+    """Yield the offsets at which words begin; `run` is all white space (one piece) or contains none."""
     if run.isspace():
         yield at
         return
@@ -83,24 +83,24 @@ def _word_edges(run: str, at: int) -> Iterator[int]:
 
 
 def _character_edges(run: str, at: int) -> Iterator[int]:
-    """The offsets at which the characters of a run begin; those with several code points stay whole."""
+    """Yield the offsets at which characters begin; a character of several code points stays whole."""
     start = 0
     while start < len(run):
         found = [start + match.start() for match in _CHARACTER.finditer(run[start : start + WINDOW])]
         end = start + WINDOW
-        following = found.pop() if end < len(run) and len(found) > 1 else end  # the last may go on beyond
+        following = found.pop() if end < len(run) and len(found) > 1 else end  # the last may be cut off
         yield from (at + each for each in found)
         start = following
 
 
 def pieces(text: str, unit: Unit) -> list[str]:
-    """`text` cut at its edges; joined they are the text again."""
+    """Return `text` cut at its edges. The pieces joined give the text again."""
     return [text[start:end] for start, end in pairwise(edges(text, unit))]
 
 
 def has_run(text: str, unit: Unit, least: int, most: int | None) -> bool:
-    """Whether a run of pieces with no white space at its ends has from `least` to `most` characters."""
-    # A piece may begin with white space that bears a mark.
+    """Return whether some run of pieces without white space at its ends has `least` to `most` characters."""
+    # A piece may begin with white space that carries a combining mark.
     spans = list(pairwise(edges(text, unit)))
     starts = [start for start, _ in spans if not text[start : start + 1].isspace()]
     ends = [end for _, end in spans if not text[end - 1 : end].isspace()]
@@ -115,16 +115,16 @@ Texts = Mapping[str, Sequence[str]]
 
 
 class Quote(str):
-    """Words of a text that was given, letter for letter, and where they stand.
+    """A verbatim quote of a given text, with its position.
 
-    `texts[source][source_index][start:end]` is the quote; offsets count characters (code points). Where the
-    same words stand in several places it is the first of them.
+    `texts[source][source_index][start:end]` is the quote. Offsets count characters (code points). If the
+    same words occur in several places, the position is that of the first.
 
     As a type, `Quote["context"]` is a run of words of the text (or texts) named `context`, and
-    `Quote["output", "sentences"]` one of sentences. Its length is bounded in characters with
-    `Annotated[Quote["context"], Field(max_length=200)]`; `Quote["context"] | None` allows for none. Type
-    checkers and linters take what stands in the brackets for a type: give it a name first, as in
-    `FromContext = Quote["context"]`, or write `Annotated[Quote, QuoteOf("context")]`.
+    `Quote["output", "sentences"]` is a run of sentences. Bound its length in characters with
+    `Annotated[Quote["context"], Field(max_length=200)]`; `Quote["context"] | None` also allows no quote.
+    Type checkers and linters take the text in the brackets for a type. To avoid that, name the type first
+    (`FromContext = Quote["context"]`) or write `Annotated[Quote, QuoteOf("context")]`.
     """
 
     source: str
@@ -166,7 +166,7 @@ class QuoteOf:
 
     @property
     def keyword(self) -> dict[str, str]:
-        """The value of `x-quote`."""
+        """The value of the `x-quote` keyword."""
         return {"of": self.source, "unit": self.unit}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -194,7 +194,7 @@ class QuoteOf:
 
 
 def quote_of(node: Mapping[str, Any]) -> QuoteOf | None:
-    """The `x-quote` of a node of a JSON Schema. Raises `ConstraintError` if it is malformed."""
+    """Return the `x-quote` of a JSON Schema node, or None. Raises `ConstraintError` if it is malformed."""
     if QUOTE not in node:
         return None
     value = node[QUOTE]
@@ -204,18 +204,18 @@ def quote_of(node: Mapping[str, Any]) -> QuoteOf | None:
 
 
 def quoted_sources(root: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the texts that a schema quotes, each once, in their order."""
+    """Return the distinct names of the texts that a schema quotes, in order."""
     found = (quote_of(inner) for inner, _ in walk(root))
     return tuple(dict.fromkeys(of.source for of in found if of is not None))
 
 
 def as_texts(texts: str | Sequence[str]) -> tuple[str, ...]:
-    """One text or several as a tuple."""
+    """Return one text or several as a tuple."""
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def locate(text: str, of: QuoteOf, texts: Sequence[str]) -> Quote | None:
-    """The first place of `text` as a run of whole pieces without white space at its ends, or None."""
+    """Return the first run of whole pieces equal to `text`, without white space at its ends, or None."""
     if not text or text[0].isspace() or text[-1].isspace():
         return None
     for index, whole in enumerate(texts):
@@ -234,22 +234,22 @@ def _among(at: Sequence[int], place: int) -> bool:
     return index < len(at) and at[index] == place
 
 
-LONGEST_TEXTS = 1_000_000  # characters that one constraint may quote from
-# Nothing is assigned in planes 4 to 11, so byte vocabularies may lack what their UTF-8 begins with.
+LONGEST_TEXTS = 1_000_000  # characters that one constraint may quote from, in total
+# Planes 4 to 11 are unassigned, so byte vocabularies may lack the first bytes of their UTF-8.
 _RARE = re.compile("[\U00040000-\U000bffff]")
 _HEX = "[0-9a-f]"
-# One character of a JSON string as it is written here: with surrogates that stand alone, or in pairs.
+# One character of a JSON string as it is written here: with lone surrogates, or with surrogate pairs.
 _LONE = rf"(?:[^\\]|\\u{_HEX}{{4}}|\\[^u])"
 _PAIR = rf"\\ud[89ab]{_HEX}{{2}}\\ud[c-f]{_HEX}{{2}}"
 _PAIRED = rf"(?:[^\\]|\\u(?:[0-9a-ce-f]{_HEX}{{3}}|d[0-7]{_HEX}{{2}})|{_PAIR}|\\[^u])"
 
 
 def verbatim_rule(name: str, texts: Sequence[str], unit: Unit, least: int, most: int | None) -> list[str]:
-    """Lark lines that define the rule `name`: a quoted run of at least `least` and at most `most` characters
-    of one of `texts`. No lines where there is no such run.
+    """Return Lark lines for the rule `name`, a quoted run of pieces of a text; none if there is no such run.
 
-    The marks around it stand by themselves: the mask engine prepares a terminal of many texts when it is
-    compiled only if the terminal begins with them.
+    The run is from one of `texts` and has `least` to `most` characters. The quotation marks are separate
+    from the terminal: the mask engine precomputes a terminal with many alternatives at compile time only if
+    the terminal begins with them.
     """
     different = [text for text in dict.fromkeys(texts) if has_run(text, unit, least, most)]
     if not different:
@@ -257,7 +257,7 @@ def verbatim_rule(name: str, texts: Sequence[str], unit: Unit, least: int, most:
     run = f"{name.upper()}_RUN"
     parts = [f"{run}_{index}" for index in range(len(different))]
     lines = [f"{part}: %regex {_chunks(text, unit)}" for part, text in zip(parts, different, strict=True)]
-    # Two halves written one after the other are one character, so texts have either kind, never both.
+    # Two halves in a row form one character, so use lone surrogates or pairs, never both.
     paired = any(_RARE.search(text) for text in different)
     lines.append(f"{run}: ({' | '.join(parts)}) & /{_shape(least, most, paired)}/")
     lines.append(f'{name}: "\\"" {run} "\\""')
@@ -270,7 +270,7 @@ def _chunks(text: str, unit: Unit) -> str:
 
 
 def _shape(least: int, most: int | None, paired: bool) -> str:
-    """Characters of which neither the first nor the last is white space."""
+    """Return a pattern for `least` to `most` characters whose first and last are not white space."""
     edge, unit = _edge(paired), _PAIRED if paired else _LONE
     inner = f"{{{max(least - 2, 0)},{'' if most is None else max(most - 2, 0)}}}"
     longer = f"{edge}{unit}{inner}{edge}"
@@ -281,7 +281,7 @@ def _shape(least: int, most: int | None, paired: bool) -> str:
 
 @cache
 def _edge(paired: bool) -> str:
-    """One character that is not white space, as Python's `str.isspace` has it."""
+    """Return a pattern for one character that is not white space in the sense of Python's `str.isspace`."""
     spaces = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
     plain = "".join(f"\\x{{{ord(space):x}}}" for space in spaces if escape(space) == space)
     controls = [f"{code:04x}" for code in range(0x20) if escape(chr(code)).startswith("\\u")]
@@ -291,10 +291,10 @@ def _edge(paired: bool) -> str:
 
 
 def quote_schema(source: str, unit: Unit, texts: Sequence[str]) -> dict[str, Any]:
-    """The schema of a quote of `texts`, named `source`.
+    """Return the schema of a quote of `texts`, named `source`.
 
-    It has at least `SHORTEST` characters, if every text has a run of as many, and at most `LONGEST`; a longer
-    sentence may be quoted whole.
+    The quote has at least `SHORTEST` characters if every text has a run that long, and at most `LONGEST`. A
+    longer sentence may be quoted whole.
     """
     longest = LONGEST
     if unit == "sentences":
@@ -306,7 +306,7 @@ def quote_schema(source: str, unit: Unit, texts: Sequence[str]) -> dict[str, Any
 
 
 def quoted(text: str, source: str, unit: Unit, texts: Sequence[str]) -> Quote:
-    """Where a quote stands that the constraint has let through. Raises `InvalidOutput` if nowhere."""
+    """Return the position of an accepted quote. Raises `InvalidOutput` if it is not found."""
     if isinstance(text, Quote):
         return text
     found = locate(text, QuoteOf(source, unit), texts)

@@ -1,11 +1,11 @@
-"""Regular expressions: read by Python's parser, written for the mask engine, searched within limits.
+"""Regular expressions: parsed by Python, translated for the mask engine, searched within limits.
 
-- `FORMATS`: the string formats of JSON Schema that can be written, each as a pattern.
-- `compiled` and `searched`: the only way in which a pattern from outside meets a text. A pattern of 22
-  characters such as `((a{1000}){1000}){1000}` compiles to a billion parts, and `(a+)+$` searches for ever. So
+- `FORMATS`: the JSON Schema string formats that can be enforced, each as a pattern.
+- `compiled` and `searched`: the only way to match an untrusted pattern against a text. A pattern of 22
+  characters such as `((a{1000}){1000}){1000}` compiles to a billion parts, and `(a+)+$` searches forever. So
   a pattern's parts are counted before it is compiled, and a search has a time limit.
-- `translate`: Python's syntax to the mask engine's Rust syntax. The two disagree about `\\d`, `\\w`, `\\s`
-  and a trailing `$`; the narrower reading is written, so what the masks let through, `re` accepts too.
+- `translate`: from Python's syntax to the mask engine's Rust syntax. The two disagree about `\\d`, `\\w`,
+  `\\s` and a trailing `$`. The narrower meaning is used, so `re` accepts everything that the masks accept.
 - `ecma` and `python`: the same pattern for the package `regex`, as ECMA 262 or Python's `re` reads it.
 """
 
@@ -47,21 +47,21 @@ FORMATS = {
 
 
 LONGEST_PATTERN = 100_000  # characters
-MOST_PARTS = 50_000  # of a compiled pattern, repetitions written out; 0.3 to 1.3 kB each
-GRAPHEME = 10  # parts of \\X
-PARTS_KEPT = 2_000  # of a compiled pattern that is kept for the next time
-LONGEST_TEXT = 2_000_000  # characters; a search can take some 100 bytes for each
-PATTERN_SECONDS = 0.5  # of computing, for one search
+MOST_PARTS = 50_000  # in a compiled pattern with repetitions written out; 0.3 to 1.3 kB each
+GRAPHEME = 10  # the number of parts of \\X
+PARTS_KEPT = 2_000  # the largest compiled pattern, in parts, that is cached
+LONGEST_TEXT = 2_000_000  # characters; a search can take some 100 bytes per character
+PATTERN_SECONDS = 0.5  # computing time of one search
 
 
 class PatternTooSlow(InputError):
-    """A search took longer than `PATTERN_SECONDS`, or more memory than there is."""
+    """A search took longer than `PATTERN_SECONDS`, had too long a text, or ran out of memory."""
 
 
 def compiled(pattern: str, flags: int = 0) -> Any:
-    """A pattern in the syntax of the package `regex`, for `searched`; `flags` are that package's.
+    """Compile a pattern in the syntax of the package `regex`, for `searched`; `flags` are that package's.
 
-    Raises `ConstraintError` for what is no pattern, and for one that is too long, too large when its
+    Raises `ConstraintError` for an invalid pattern, and for one that is too long, too large when its
     repetitions are written out, nested too deeply, or that calls itself.
     """
     if len(pattern) > LONGEST_PATTERN:
@@ -72,7 +72,7 @@ def compiled(pattern: str, flags: int = 0) -> Any:
 
 
 def searched(pattern: Any, text: str, *, whole: bool = False) -> Any:
-    """The match of a compiled pattern in a text (`whole`: of all of it), None where there is none.
+    """Return the match of a compiled pattern in a text (`whole`: of the whole text), or None.
 
     Raises `PatternTooSlow` after `PATTERN_SECONDS`, and for a text of more than `LONGEST_TEXT` characters.
     """
@@ -99,7 +99,7 @@ def _compiled(pattern: str, flags: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _kept(pattern: str, flags: int) -> Any:
-    """The compiled pattern, None where it is too large to be kept."""
+    """Return the compiled pattern from the cache, or None if it is too large to be cached."""
     return _compile(pattern, flags) if _checked_parts(pattern, flags) <= PARTS_KEPT else None
 
 
@@ -107,7 +107,7 @@ def _compile(pattern: str, flags: int) -> Any:
     import regex  # type: ignore[import-untyped]
 
     try:
-        return regex.compile(pattern, flags, cache_pattern=False)  # its cache holds 500, however large
+        return regex.compile(pattern, flags, cache_pattern=False)  # its own cache holds 500 of any size
     except regex.error as error:
         raise ConstraintError(f"{quoted(pattern)} is no regular expression: {error}") from None
     except RecursionError:
@@ -133,7 +133,7 @@ def _checked_parts(pattern: str, flags: int) -> int:
 
 
 def _parsed(pattern: str, flags: int) -> Any:
-    """The tree that the package `regex` compiles; it has no public door to it."""
+    """Return the parse tree that the package `regex` compiles; there is no public API for it."""
     core = importlib.import_module("regex._regex_core")
     while True:
         source = core.Source(pattern)
@@ -142,17 +142,17 @@ def _parsed(pattern: str, flags: int) -> Any:
         source.ignore_space = bool(info.flags & core.VERBOSE)
         try:
             return core._parse_pattern(source, info)
-        except core._UnscopedFlagSet:  # a flag inside that holds for all of it: once more, with it
+        except core._UnscopedFlagSet:  # an inline flag that applies to the whole pattern: parse again with it
             if info.global_flags == flags:
                 raise
             flags = info.global_flags
 
 
 def _parts(node: Any, core: Any) -> int:
-    """How many parts a parsed pattern compiles to.
+    """Return how many parts a parsed pattern compiles to.
 
-    The compiler writes what must come `n` times `n` times, and once more where it may come oftener: a `+`
-    doubles what is inside, and a `+` around that doubles it again.
+    The compiler writes a part that must occur `n` times `n` times, and once more if it may occur more
+    often. A `+` doubles what is inside, and a `+` around that doubles it again.
     """
     if isinstance(node, core.CallGroup):
         raise ConstraintError("a pattern that calls its own groups, as (?R) and (?1) do, is not accepted")
@@ -162,7 +162,7 @@ def _parts(node: Any, core: Any) -> int:
             parts += _parts(value, core)
         elif isinstance(value, list | tuple):
             parts += sum(_parts(each, core) for each in value if isinstance(each, core.RegexBase))
-    if not isinstance(node, core.GreedyRepeat):  # what lazy and possessive repetitions are as well
+    if not isinstance(node, core.GreedyRepeat):  # also the base class of lazy and possessive repetitions
         return parts
     least: int = node.min_count
     written: int = least + (node.max_count != least)
@@ -174,12 +174,12 @@ def _too_deep(pattern: str) -> ConstraintError:
 
 
 def quoted(pattern: str) -> str:
-    """The beginning of a pattern, for messages."""
+    """Return the beginning of a pattern, for messages."""
     return f"{pattern[:80]!r}{'…' if len(pattern) > 80 else ''}"
 
 
-# What each class must at least leave out (`narrow`) or at least contain (`wide`), inside `[...]`.
-# `narrow` is used where a class adds characters, `wide` where it takes characters away.
+# A subset (`narrow`) and a superset (`wide`) of each class that hold in every dialect, inside `[...]`.
+# `narrow` is used where a class adds characters, `wide` where it removes them.
 _NARROW = {
     "CATEGORY_DIGIT": "0-9",
     "CATEGORY_WORD": r"\p{L}\p{N}_",
@@ -196,7 +196,7 @@ _WIDE = {
     "CATEGORY_NOT_WORD": r"[^\p{L}\p{N}_]",
     "CATEGORY_NOT_SPACE": r"[^\x{9}-\x{d}\x{20}]",
 }
-_ASCII_WORD = {"CATEGORY_WORD": "0-9A-Za-z_"}  # what both Python and ECMA 262 take for a word character
+_ASCII_WORD = {"CATEGORY_WORD": "0-9A-Za-z_"}  # word characters in both Python and ECMA 262
 _ASCII_NOT_WORD = {"CATEGORY_NOT_WORD": "[^0-9A-Za-z_]"}
 
 _REFUSED = {
@@ -215,7 +215,7 @@ _STARTS, _ENDS = ("AT_BEGINNING", "AT_BEGINNING_STRING"), ("AT_END", "AT_END_STR
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A pattern in Rust syntax without its outer anchors; `bounded` says that no repetition is endless."""
+    """A pattern in Rust syntax without its outer anchors; `bounded` means that no repetition is unlimited."""
 
     rust: str
     starts: bool
@@ -226,11 +226,11 @@ class Translated:
 def translate(
     pattern: str, flags: int = 0, *, ascii_words: bool = False, pointer: str | None = None
 ) -> Translated:
-    """Write `pattern` again for the mask engine.
+    """Translate `pattern` to the mask engine's syntax.
 
     `ascii_words` narrows `\\w` to ASCII, on which Python and ECMA 262 (the dialect of JSON Schema) agree.
-    Raises `ConstraintError` for what has no bound-state counterpart: lookarounds, backreferences, anchors
-    inside, atomic groups, possessive repetition.
+    Raises `ConstraintError` for constructs that the mask engine does not support: lookarounds,
+    backreferences, inner anchors, atomic groups, possessive repetition.
     """
     tree = parsed(pattern, flags, pointer)
     active = tree.state.flags
@@ -256,13 +256,13 @@ def translate(
 
 
 def parsed(pattern: str, flags: int = 0, pointer: str | None = None) -> Any:
-    """The tree that Python's own parser makes of a pattern. Raises `ConstraintError` where it is none."""
+    """Return Python's own parse tree of a pattern. Raises `ConstraintError` if it is invalid."""
     if len(pattern) > LONGEST_PATTERN:
         raise ConstraintError(
             f"the pattern {quoted(pattern)} has {len(pattern):,} characters; at most {LONGEST_PATTERN:,}",
             pointer,
         )
-    parser = importlib.import_module("re._parser")  # the parse tree has no public door since 3.11
+    parser = importlib.import_module("re._parser")  # the parse tree has had no public API since 3.11
     try:
         return parser.parse(pattern, flags)
     except RecursionError:
@@ -276,7 +276,7 @@ def _is_anchor(item: Any, names: tuple[str, ...]) -> bool:
 
 
 class _Writer:
-    """Writes a parse tree as Rust syntax and notes whether a repetition has no end."""
+    """Writes a parse tree as Rust syntax and records whether a repetition is unlimited."""
 
     def __init__(self, pattern: str, pointer: str | None, ascii_words: bool) -> None:
         self.pattern = pattern
@@ -301,7 +301,7 @@ class _Writer:
             return "(?:" + "|".join(self.sequence(branch) for branch in value[1]) + ")"
         if op == "SUBPATTERN":
             return self.group(value)
-        if op in ("MAX_REPEAT", "MIN_REPEAT"):  # greedy or lazy: the same texts match as a whole
+        if op in ("MAX_REPEAT", "MIN_REPEAT"):  # greedy and lazy repetitions match the same whole texts
             return self.repeat(*value)
         reason = _REFUSED.get(op, f"the construct {op.lower()}")
         raise ConstraintError(
@@ -349,17 +349,17 @@ def _character(code: int) -> str:
 
 
 def ecma_search(pattern: str, text: str) -> Any:
-    """The first match of `pattern`, read as `ecma` does, in `text`, or None; raises `PatternTooSlow`."""
+    """Return the first match of `pattern`, as ECMA 262 reads it, or None. Raises `PatternTooSlow`."""
     return searched(compiled(ecma(pattern)), text)
 
 
 def python_search(pattern: str, text: str) -> Any:
-    """The first match of `pattern`, read as Python does, in `text`, or None; raises `PatternTooSlow`."""
+    """Return the first match of `pattern`, as Python reads it, or None. Raises `PatternTooSlow`."""
     return searched(compiled(python(pattern)), text)
 
 
 def python_match(pattern: str, text: str) -> Any:
-    """The match of all of `text` by `pattern`, read as Python does, or None; raises `PatternTooSlow`."""
+    """Match all of `text` with `pattern`, read as in Python, or return None. Raises `PatternTooSlow`."""
     return searched(compiled(python(pattern)), text, whole=True)
 
 
@@ -379,23 +379,23 @@ _PYTHON_ASCII = {"d": "0-9", "w": "0-9A-Za-z_", "s": "\\t-\\r "}
 
 @lru_cache(maxsize=256)
 def ecma(pattern: str) -> str:
-    """`pattern` for the package `regex`, with the classes and the end that ECMA 262 knows.
+    """Return `pattern` for the package `regex`, with the character classes and the `$` of ECMA 262.
 
-    Raises `ConstraintError` for what is no regular expression in Python.
+    Raises `ConstraintError` if it is not a regular expression in Python.
     """
     return _for_regex(pattern, _ECMA, r"\Z", bool(parsed(pattern).state.flags & re.VERBOSE))
 
 
 @lru_cache(maxsize=256)
 def python(pattern: str) -> str:
-    """`pattern` for the package `regex`, to match there what `re` would; raises as `ecma` does."""
+    """Return `pattern` for the package `regex`, so that it matches as with `re`. Raises as `ecma` does."""
     flags = parsed(pattern).state.flags
     classes = _PYTHON_ASCII if flags & re.ASCII else _PYTHON
     return _for_regex(pattern, classes, "$", bool(flags & re.VERBOSE))
 
 
 def _for_regex(pattern: str, classes: Mapping[str, str], end: str, verbose: bool) -> str:
-    """A pattern with its classes written out and without what means something to `regex` alone."""
+    """Return a pattern with its classes written out and with syntax escaped that only `regex` knows."""
     written, place = "", 0
     while place < len(pattern):
         letter, width = pattern[place], 1
@@ -410,7 +410,7 @@ def _for_regex(pattern: str, classes: Mapping[str, str], end: str, verbose: bool
             line = pattern.find("\n", place)
             width = (len(pattern) if line < 0 else line) - place
             written += pattern[place : place + width]
-        elif verbose and letter.isspace() and letter not in " \t\n\r\f\v":  # which `regex` alone would skip
+        elif verbose and letter.isspace() and letter not in " \t\n\r\f\v":  # only `regex` would skip it
             written += f"\\u{ord(letter):04x}"
         elif letter == "{" and not _COUNT.match(pattern, place):
             written += "\\{"
@@ -421,9 +421,9 @@ def _for_regex(pattern: str, classes: Mapping[str, str], end: str, verbose: bool
 
 
 def _set_for_regex(pattern: str, begun: int, classes: Mapping[str, str]) -> tuple[str, int]:
-    """The set `[...]` that begins there, and how long it is in `pattern`.
+    """Return the set `[...]` that begins at `begun`, rewritten, and its length in `pattern`.
 
-    Classes such as \\W cannot be written inside a set in other words: they become branches beside it.
+    Negated classes such as \\W cannot be written out inside a set, so they become branches next to it.
     """
     negated = pattern.startswith("^", begun + 1)
     first = place = begun + 1 + negated

@@ -1,4 +1,4 @@
-"""JSON Schema as data: known keywords, the schemas inside a schema, references, bounds, facts of one node."""
+"""JSON Schema as data: known keywords, nested schemas, references, bounds, properties of a node."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from magistrate.errors import ConstraintError
 QUOTE = "x-quote"  # our own keyword: {"type": "string", "x-quote": {"of": "context", "unit": "words"}}
 LARK = "x-lark"  # our own keyword: {"type": "string", "x-lark": "start: ..."}
 
-MAPS = ("properties", "$defs", "definitions")  # keywords that hold named schemas
-LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")  # keywords that hold a list of schemas
+MAPS = ("properties", "$defs", "definitions")  # keywords that contain named schemas
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")  # keywords that contain a list of schemas
 IN_PLACE = ("$ref", "anyOf", "oneOf", "allOf")  # keywords whose schemas apply to the same value
 
 ANNOTATIONS = frozenset(
@@ -43,26 +43,26 @@ _PAIRS = (
     ("minimum", "exclusiveMaximum"),
     ("exclusiveMinimum", "exclusiveMaximum"),
 )
-PLACE = re.compile(r"[0-9]{1,9}")  # an index of a list, in a path or a pointer
-MOST_VALUES = 1000  # integers of a range that are listed one by one
+PLACE = re.compile(r"[0-9]{1,9}")  # an index into a list, in a path or a pointer
+MOST_VALUES = 1000  # the largest range of integers that is listed value by value
 
 Node = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
 
 def pointer_to(*tokens: str | int) -> str:
-    """The JSON pointer of a place in a schema, as a URI fragment: `#/properties/name`."""
+    """Return the JSON pointer of a place in a schema as a URI fragment: `#/properties/name`."""
     return "#" + "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in tokens)
 
 
 def reference_path(reference: str) -> tuple[str, ...]:
-    """The tokens of a local reference, unescaped: `#/$defs/a~1b` is `("$defs", "a/b")`."""
+    """Return the tokens of a local reference, unescaped: `#/$defs/a~1b` gives `("$defs", "a/b")`."""
     tokens = reference[2:].split("/") if len(reference) > 2 else []
     return tuple(unquote(token).replace("~1", "/").replace("~0", "~") for token in tokens)
 
 
 def resolve(root: Node, reference: str) -> Any:
-    """The schema that a local `$ref` points to; `KeyError` if there is none."""
+    """Return the schema that a local `$ref` points to. Raises `KeyError` if there is none."""
     if reference != "#" and not reference.startswith("#/"):
         raise KeyError(reference)
     node: Any = root
@@ -72,7 +72,7 @@ def resolve(root: Node, reference: str) -> Any:
 
 
 def subschemas(node: Any) -> Iterator[tuple[Path, Any]]:
-    """Every schema directly inside `node`, with the path to it; malformed values are passed over."""
+    """Yield every schema directly inside `node` with the path to it; malformed values are skipped."""
     if not isinstance(node, Mapping):  # true or false
         return
     for keyword in MAPS:
@@ -86,7 +86,7 @@ def subschemas(node: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def walk(schema: Any) -> Iterator[tuple[Any, Path]]:
-    """`schema` and every schema inside it, each before its own parts, with the path to it."""
+    """Yield `schema` and every schema inside it with the path to it; each comes before its parts."""
     pending: list[tuple[Any, Path]] = [(schema, ())]
     while pending:
         node, path = pending.pop()
@@ -95,13 +95,13 @@ def walk(schema: Any) -> Iterator[tuple[Any, Path]]:
 
 
 def types_of(node: Node) -> list[str] | None:
-    """The value of `type` as a list; None if there is none."""
+    """Return the value of `type` as a list, or None if it is missing."""
     value = node.get("type")
     return [value] if isinstance(value, str) else value
 
 
 def closes_objects(schema: Node) -> bool:
-    """Whether an object that does not say otherwise may be written with its declared properties only.
+    """Return whether objects without `additionalProperties` may be limited to their declared properties.
 
     That narrows a schema to texts that are still valid, unless objects are merged: then a property that one
     part declares is an additional one for the other.
@@ -114,7 +114,7 @@ def closes_objects(schema: Node) -> bool:
 
 
 def empty_bounds(node: Node) -> tuple[str, str] | None:
-    """A lower and an upper bound of `node` with nothing between them; None if there are no such bounds."""
+    """Return a lower and an upper bound of `node` that exclude every value, or None."""
     for low, high in _PAIRS:
         if low in node and high in node:
             strict = low.startswith("exclusive") or high.startswith("exclusive")
@@ -124,7 +124,7 @@ def empty_bounds(node: Node) -> tuple[str, str] | None:
 
 
 def listed(node: Any, root: Node) -> list[Any] | None:
-    """All values that `node` allows, if they are few and `node` names them itself; otherwise None."""
+    """Return all values that `node` allows if it lists them itself and they are few; otherwise None."""
     for _ in range(50):
         if not isinstance(node, Mapping) or "$ref" not in node:
             break
@@ -161,15 +161,15 @@ def _listed_by_type(node: Node) -> list[Any] | None:
 
 # --- bounds ---------------------------------------------------------------------------------------
 #
-# A model under an endless schema writes until its budget is gone, so `endless` finds the first string, list,
-# number or object without a bound, and recursion, before anything is spent. `on_grid` gives numbers a step,
-# so that their digits come to an end.
+# Under a schema without bounds a model writes until its budget is spent. So `endless` finds the first
+# unbounded string, list, number or object, and any recursion, in advance. `on_grid` gives numbers a
+# step, which limits their digits.
 
-Problem = tuple[str, str]  # what is endless and what to write instead; the JSON pointer
+Problem = tuple[str, str]  # what is unbounded and what to write instead; the JSON pointer
 
 
 def endless(schema: Mapping[str, Any]) -> Problem | None:
-    """The first part of `schema` that has no end, or None."""
+    """Return the first part of `schema` that has no upper bound, or None."""
     try:
         return _Bounds(schema).problem(schema, (), None)
     except _Recursion as found:
@@ -177,13 +177,13 @@ def endless(schema: Mapping[str, Any]) -> Problem | None:
 
 
 class _Recursion(Exception):
-    """A definition refers to itself: what that means and where, which nothing around it can mend."""
+    """A definition refers to itself. Carries the message and the place; no outer schema can fix it."""
 
     args: Problem
 
 
 class _Bounds:
-    """One walk along the references of a schema."""
+    """Searches a schema for unbounded parts by following its references."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
@@ -192,10 +192,10 @@ class _Bounds:
         self.known: dict[tuple[str, tuple[str, ...]], Problem | None] = {}
 
     def problem(self, node: Mapping[str, Any], path: Path, inherited: list[str] | None) -> Problem | None:
-        """The endless part of `node`, or None. `inherited` are the types that the schema around it allows."""
+        """Return the unbounded part of `node`, or None; `inherited` are the types that a parent allows."""
         own = node.get("type", inherited)
         types = [own] if isinstance(own, str) else own
-        parts = self.applied(node, path, types)  # even if the node is bounded: recursion is an error anyway
+        parts = self.applied(node, path, types)  # even if the node is bounded: recursion is always an error
         if "const" in node or "enum" in node:
             return None
         mine = self.own_problem(node, path, types)
@@ -204,7 +204,7 @@ class _Bounds:
         return mine if "type" in node or not parts else next(part for part in parts if part is not None)
 
     def applied(self, node: Mapping[str, Any], path: Path, types: list[str] | None) -> list[Problem | None]:
-        """One answer for each schema that must hold as well at the same place."""
+        """Return one result per schema that also applies to the same value."""
         answers = []
         if "$ref" in node:
             answers.append(self.reference(node["$ref"], path, types))
@@ -275,7 +275,7 @@ class _Bounds:
         rest = node.get("items")
         most = len(leading) if rest is False else node.get("maxItems")
         if most is None and node.get("uniqueItems"):
-            return None  # of listed values, each at most once
+            return None  # every listed value occurs at most once
         if most is None:
             return "a list without a bound; add maxItems, or Field(max_length=…)", pointer_to(*path)
         for index, child in enumerate(leading):
@@ -301,16 +301,16 @@ class _Bounds:
 
 
 DECIMALS = 6  # of a number whose schema has no multipleOf
-DIGITS = 15  # decimal digits that survive the compiler's doubles
+DIGITS = 15  # decimal digits that the compiler's doubles represent exactly
 
 
 def on_grid(node: Mapping[str, Any], at: str) -> dict[str, int | float]:
-    """The numeric keywords of `node` as inclusive bounds on the multiples of a step; {} where it has none.
+    """Return the numeric keywords of `node` as inclusive bounds on multiples of a step; {} if it has none.
 
-    The step is `multipleOf`; else 1 for integers, and for numbers six decimals, fewer where the bounds leave
-    less than fifteen digits for them. The compiler is not handed exclusive bounds: it lets 0 through for
-    `exclusiveMinimum: 0` where the maximum has more decimals than the step. Raises `ConstraintError` with
-    the pointer `at` where no number is left, or bounds and step together need more than fifteen digits.
+    The step is `multipleOf` if given, else 1 for integers and six decimals for numbers (fewer if the bounds
+    leave less than fifteen digits for them). The compiler gets no exclusive bounds, because it accepts 0
+    for `exclusiveMinimum: 0` if the maximum has more decimals than the step. Raises `ConstraintError` with
+    the pointer `at` if no number is left, or if bounds and step together need more than fifteen digits.
     """
     types = node.get("type", ())
     types = {types} if isinstance(types, str) else set(types)
@@ -356,18 +356,18 @@ def _highest(node: Mapping[str, Any], step: Fraction) -> Fraction | None:
 
 
 def _exact(value: int | float) -> Fraction:
-    return Fraction(str(value))  # the decimal as written, not its double
+    return Fraction(str(value))  # the decimal as written, not as a double
 
 
 def _plain(value: Fraction) -> int | float:
     return value.numerator if value.denominator == 1 else float(value)
 
 
-# --- schemas that judges write ---------------------------------------------------------------------
+# --- schemas for judges ----------------------------------------------------------------------------
 
 
 def closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an object that has all of these properties, in this order, and no others."""
+    """Return the schema of an object with exactly these properties, in this order."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -377,5 +377,5 @@ def closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def short_text(most: int) -> dict[str, str]:
-    """The schema of one line of up to `most` characters, with nothing in it that looks like JSON."""
+    """Return the schema of one line of up to `most` characters, none of them special in JSON."""
     return {"type": "string", "pattern": f'^[^"\\\\{{}}\\[\\]\\x00-\\x1f\\x7f-\\x9f]{{1,{most}}}$'}

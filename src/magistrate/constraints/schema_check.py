@@ -1,9 +1,9 @@
-"""Checks of a JSON Schema before it is compiled: every keyword is enforced or refused.
+"""Checks of a JSON Schema before it is compiled: every keyword is enforced or rejected.
 
-A compiler that ignores what it does not know lets a misspelled `maxLenght` pass for a bound. Here an
-unknown keyword is an error with its JSON pointer, and so is a known one that the masks cannot hold to.
-Before the check, `normalized` rewrites older spellings as draft 2020-12 has them; after it, `unrolled` writes
-a definition that refers to itself once for each level.
+A compiler that ignores unknown keywords would silently drop a misspelled `maxLenght`. Here an unknown
+keyword is an error with its JSON pointer, and so is a known one that masks cannot enforce. Before the
+check, `normalized` rewrites older spellings to draft 2020-12. After it, `unrolled` expands recursive
+definitions once per level.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ REFUSED = {
 KNOWN = sorted(ANNOTATIONS | ENFORCED | set(REFUSED))
 
 TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
-MOST_UNIQUE = 64  # values of a list of unique items: the bits that a rule of the mask engine can carry
+MOST_UNIQUE = 64  # values of a list of unique items: as many as a rule of the mask engine has bits
 LARGEST_SCHEMA = 1_000_000  # bytes
-DEEPEST_PATH = 100  # steps from the root, one or two for each level
-LARGEST = 10**15  # fixed numbers beyond it are not exact in the compiler's doubles
+DEEPEST_PATH = 100  # steps from the root, one or two per level
+LARGEST = 10**15  # larger fixed numbers are not exact in the compiler's doubles
 _EMPTY = "an empty schema allows anything of any length; say at least a type"
 _ASSERTING = ENFORCED - {"$defs", "definitions"}
-MOST_BRANCHES = 300  # of a oneOf, which are compared with each other
+MOST_BRANCHES = 300  # branches of a oneOf, which are compared pairwise
 
 
 def check_schema(schema: Node) -> None:
-    """Raise `ConstraintError`, with the JSON pointer, for what is no schema, or too large for one."""
+    """Raise `ConstraintError`, with the JSON pointer, if `schema` is not a valid schema or is too large."""
     try:
         size = len(json.dumps(schema, ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError, RecursionError) as error:
@@ -93,21 +93,21 @@ def check_schema(schema: Node) -> None:
             _check_keywords(node, path)
             pending += reversed([(child, path + step) for step, child in subschemas(node)])
     _check_values(schema)
-    for node, path in walk(schema):  # only now is every value known to have the right form
+    for node, path in walk(schema):  # only now does every value have the right form
         if isinstance(node, Mapping):
             _check_reference(node, path, schema)
 
 
 def check_writable(schema: Node) -> None:
-    """Raise `ConstraintError`, with the JSON pointer, for what the masks would not hold to.
+    """Raise `ConstraintError`, with the JSON pointer, for rules that masks cannot enforce.
 
-    `schema` has passed `check_schema`.
+    `schema` must have passed `check_schema`.
     """
     for node, path in walk(schema):
         here = pointer_to(*path)
         if node is False:
             raise ConstraintError("the schema false allows nothing; leave this part out", here)
-        if not path and not node.keys() & _ASSERTING:  # deeper ones only have no end
+        if not path and not node.keys() & _ASSERTING:  # a nested empty schema is only unbounded
             raise ConstraintError(_EMPTY, here)
     for node, path in walk(schema):
         _check_contradictions(node, path, schema)
@@ -148,7 +148,7 @@ def _check_types(names: Any, at: str) -> None:
 
 
 def _check_values(schema: Node) -> None:
-    """Let the metaschema say whether every keyword's value has the right form."""
+    """Check with the metaschema that every keyword's value has the right form."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
 
@@ -192,7 +192,7 @@ def _check_details(node: Node, path: Path, root: Node) -> None:
 
 
 def _check_contradictions(node: Node, path: Path, root: Node) -> None:
-    """Whether the keywords of one node leave anything; what only the compiler sees it says itself."""
+    """Check that the keywords of one node allow a value, as far as can be seen without compiling."""
     if (bounds := empty_bounds(node)) is not None:
         low, high = bounds
         message = f"{low} {node[low]} and {high} {node[high]} leave nothing between them"
@@ -223,7 +223,7 @@ def _check_reference(node: Node, path: Path, root: Node) -> None:
 
 
 def _check_size(pattern: str, at: str) -> None:
-    """Raise `ConstraintError` for a pattern that is too large to be compiled for validation."""
+    """Raise `ConstraintError` if a pattern is too large to be compiled for validation."""
     try:
         compiled(ecma(pattern))
     except ConstraintError as error:
@@ -242,7 +242,7 @@ def _check_format(node: Node, at: str) -> None:
 
 
 def _check_own(node: Node, keyword: str, at: str) -> None:
-    """A quote or a grammar of its own is all that a string is held to, but for a quote's length."""
+    """Check a node with `x-quote` or `x-lark`, which only a quote's length may constrain further."""
     what = "a quote" if keyword == QUOTE else "a Lark grammar"
     try:
         if keyword == QUOTE:
@@ -282,12 +282,12 @@ def _check_unique(node: Node, at: str, root: Node) -> None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether JSON takes them for the same value: 1 and 1.0, but not 1 and true."""
+    """Return whether JSON treats them as the same value: 1 and 1.0, but not 1 and true."""
     return bool(one == other) and isinstance(one, bool) is isinstance(other, bool)
 
 
 def _check_fixed(value: Any, at: str) -> None:
-    """A value of `enum` or `const` is one that the compiler writes exactly as given."""
+    """Check that the compiler can write a value of `enum` or `const` exactly as given."""
     if isinstance(value, dict | list):
         for child in value.values() if isinstance(value, dict) else value:
             _check_fixed(child, at)
@@ -299,7 +299,7 @@ def check_exclusive(branches: list[Any], path: Path, root: Node) -> None:
     """Raise `ConstraintError` unless every two branches of a `oneOf` exclude each other.
 
     Two branches do if they differ in type, in their fixed values, or in a tag: a property that both require
-    and for which each allows other values.
+    and for which they allow different values.
     """
     found = [_followed(branch, root) for branch in branches]
     if _all_differ(found) or any(_all_differ(values) for values in _tags(found, root)):
@@ -320,14 +320,14 @@ def check_exclusive(branches: list[Any], path: Path, root: Node) -> None:
 
 
 def _all_differ(nodes: list[Node]) -> bool:
-    """Whether each node allows fixed values only, and none that another one allows."""
+    """Return whether all nodes allow fixed values only and no two share one."""
     values = [_fixed(node) for node in nodes]
     given = [each for fixed in values if fixed is not None for each in fixed]
     return None not in values and len(set(given)) == len(given)
 
 
 def _tags(branches: list[Node], root: Node) -> Iterator[list[Node]]:
-    """For each property that all branches require, its schema in each; nothing unless all are objects."""
+    """Yield, per property that all branches require, its schema in each, if all branches are objects."""
     if not branches or any(_types(branch) != {"object"} for branch in branches):
         return
     for tag in set.intersection(*(set(branch.get("required", ())) for branch in branches)):
@@ -336,7 +336,7 @@ def _tags(branches: list[Node], root: Node) -> Iterator[list[Node]]:
 
 
 def _followed(node: Any, root: Node) -> Node:
-    """`node`, or what it refers to where it says nothing else that could exclude a value."""
+    """Return `node`, or the target of its `$ref` if it has no type of its own."""
     steps = 0
     while isinstance(node, Mapping) and "$ref" in node and "type" not in node and steps < 50:
         node, steps = resolve(root, node["$ref"]), steps + 1
@@ -348,7 +348,7 @@ def _types(node: Node) -> set[str]:
 
 
 def _fixed(node: Node) -> set[tuple[bool, Any]] | None:
-    """The only values that `node` allows, if they are plain ones; booleans kept apart from 0 and 1."""
+    """Return the only values that `node` allows, if they are scalars. Booleans are distinct from 0 and 1."""
     values = [node["const"]] if "const" in node else node.get("enum")
     if values is None or any(isinstance(value, dict | list) for value in values):
         return None
@@ -372,7 +372,7 @@ def _tagged_apart(one: Node, other: Node, root: Node) -> bool:
     return False
 
 
-# --- one spelling ----------------------------------------------------------------------------------
+# --- normalization ---------------------------------------------------------------------------------
 
 
 DEFINITIONS = ("$defs", "definitions")
@@ -381,8 +381,9 @@ _FURTHER = ("items", "additionalProperties", "unevaluatedProperties", "unevaluat
 
 
 def normalized(schema: Node) -> dict[str, Any]:
-    """`schema` with `items` lists as `prefixItems`, `{}` for `true`, and every definition under `$defs`, also
-    what a `$ref` finds by `$anchor` or elsewhere. What is not understood is left as it is."""
+    """Return `schema` in the newest spelling: `items` lists become `prefixItems`, `true` becomes `{}`, and
+    every definition moves under `$defs`, also targets of a `$ref` by `$anchor` or elsewhere. Anything
+    unknown is kept."""
     written: dict[str, Any] = _modernized(schema)
     nodes = [node for node, _ in walk(written) if isinstance(node, dict)]
     anchors = {f"#{node.pop('$anchor')}": node for node in nodes if isinstance(node.get("$anchor"), str)}
@@ -411,7 +412,7 @@ def normalized(schema: Node) -> dict[str, Any]:
 
 
 def _modernized(node: Any) -> Any:
-    """`node` and all inside it in the newest spelling."""
+    """Return `node` and its parts in the newest spelling."""
     if not isinstance(node, Mapping):
         return {} if node is True else node
     written: dict[str, Any] = {}
@@ -430,7 +431,7 @@ def _modernized(node: Any) -> Any:
             written[keyword] = _modernized(value)
         else:
             written[keyword] = value
-    if not written.keys() & set(IN_PLACE):  # else what a schema beside this one describes counts too
+    if not written.keys() & set(IN_PLACE):  # otherwise properties that sibling schemas describe count too
         for old, new in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
             if isinstance(written.get(old), bool) and written.pop(old) is False:
                 written.setdefault(new, False)
@@ -438,7 +439,7 @@ def _modernized(node: Any) -> Any:
 
 
 def _with_names(node: dict[str, Any]) -> dict[str, Any]:
-    """A map over listed names as an object with these properties; any other node as it is."""
+    """Convert a map with listed names to an object with these properties; return any other node unchanged."""
     names, free = node.get("propertyNames"), node.get("additionalProperties")
     if not isinstance(names, Mapping) or not names.keys() <= {"enum", "const", "type", "title"}:
         return node
@@ -467,10 +468,10 @@ def _free_name(reference: str, taken: Mapping[str, Any]) -> str:
 
 
 def unrolled(schema: Node, depth: int) -> dict[str, Any]:
-    """`schema` in which at most `depth` recursive definitions stand inside each other; a lone leaf is one.
+    """Return `schema` with at most `depth` nested levels of recursive definitions; a lone leaf is one level.
 
-    Where the next level would be one too many, what leads to it is left out: a branch of `anyOf`, an optional
-    property, the items of a list that may be empty. Raises `ConstraintError` where nothing is left.
+    Where the next level would be too deep, the part that leads to it is removed: a branch of `anyOf`, an
+    optional property, the items of a list that may be empty. Raises `ConstraintError` if nothing is left.
     """
     if depth < 1:
         raise ConstraintError(f"depth must be at least 1, got {depth}")
@@ -484,7 +485,7 @@ def unrolled(schema: Node, depth: int) -> dict[str, Any]:
 
 
 class _Levels:
-    """The definitions of a schema, written once for each level that is left."""
+    """The definitions of a schema, with one copy per remaining level."""
 
     def __init__(self, root: Node) -> None:
         self.root = root
@@ -492,7 +493,7 @@ class _Levels:
         self.definitions: dict[str, dict[str, Any] | None] = {}
 
     def node(self, node: Any, left: int, path: Path) -> dict[str, Any] | None:
-        """`node` with `left` more levels inside it; None where nothing can be written."""
+        """Return `node` with up to `left` more levels inside it; None if no text can match it."""
         if not isinstance(node, Mapping):  # false
             return None
         written: dict[str, Any] = {}
@@ -535,7 +536,7 @@ class _Levels:
         return written
 
     def definition(self, reference: str, left: int) -> str | None:
-        """The name of what `reference` means with `left` more levels; None where it is one too many."""
+        """Return the name of the target of `reference` with `left` more levels; None if none are left."""
         own = reference_path(reference)[-1] if reference != "#" else "root"
         if reference in self.recursive:
             if left == 0:
@@ -550,7 +551,7 @@ class _Levels:
 
 
 def _recursive(root: Node) -> set[str]:
-    """The references that lead back to themselves."""
+    """Return the references that lead back to themselves."""
     found = {inner["$ref"] for inner, _ in walk(root) if "$ref" in inner}
     targets = {
         reference: {inner["$ref"] for inner, _ in walk(_own(root, reference)) if "$ref" in inner}
@@ -570,6 +571,6 @@ def _recursive(root: Node) -> set[str]:
 
 
 def _own(root: Node, reference: str) -> Any:
-    """The target of a reference, without the definitions that only stand there."""
+    """Return the target of a reference without its own definitions."""
     node = resolve(root, reference)
     return {keyword: value for keyword, value in node.items() if keyword not in DEFINITIONS}

@@ -1,7 +1,7 @@
-"""Validation of finished values outside the mask engine: jsonschema, Draft 2020-12, exact decimals.
+"""Validate finished values outside the mask engine: jsonschema, Draft 2020-12, exact decimals.
 
-Values and schemas may be hostile: patterns are searched by `searched`, which has a time limit, and every rule
-that is applied is counted, since references can fan out without end.
+Values and schemas may be hostile. Patterns are searched by `searched`, which has a time limit, and every
+applied rule is counted, because references can fan out without end.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from magistrate.constraints.regex import FORMATS, PatternTooSlow, ecma_search
 from magistrate.constraints.schema import LARK, QUOTE, pointer_to
 from magistrate.errors import InputError, InvalidOutput
 
-MOST_STEPS = 1_000_000  # for one value: rules applied, values of enums compared; a few seconds
-COSTS = {"$ref": 20, "$dynamicRef": 20, "$recursiveRef": 20, "anyOf": 10, "oneOf": 10}  # steps; 1 for others
+MOST_STEPS = 1_000_000  # per value: rules applied and enum values compared; a few seconds
+COSTS = {"$ref": 20, "$dynamicRef": 20, "$recursiveRef": 20, "anyOf": 10, "oneOf": 10}  # steps; otherwise 1
 
 Search = Callable[[str, str], Any]
 _left: ContextVar[list[int] | None] = ContextVar("steps_left", default=None)
@@ -36,7 +36,7 @@ class TooManySteps(InputError):
 
 @contextmanager
 def counted_steps() -> Iterator[None]:
-    """Let validators of `bounded_class` take `MOST_STEPS` together; then they raise `TooManySteps`."""
+    """Limit the validators of `bounded_class` to `MOST_STEPS` in total; then they raise `TooManySteps`."""
     token = _left.set([MOST_STEPS])
     try:
         yield
@@ -46,10 +46,10 @@ def counted_steps() -> Iterator[None]:
 
 @lru_cache(maxsize=64)
 def bounded_class(kind: Any, search: Search) -> Any:
-    """The jsonschema class `kind` with every rule counted and every pattern searched by `search`.
+    """Return the jsonschema class `kind` with every rule counted and every pattern searched by `search`.
 
-    `search` answers None where its pattern is not in its text, and raises where that takes too long.
-    A schema inside that names a dialect of its own is bounded as well.
+    `search` returns None if its pattern does not match, and raises if that takes too long. A nested schema
+    that names another dialect is bounded as well.
     """
     from attrs import fields
     from jsonschema.validators import extend
@@ -126,7 +126,7 @@ def _pattern_properties(search: Search) -> Any:
 
 
 def _additional_properties(search: Search, plain: Any) -> Any:
-    """jsonschema's own rule, over an object without what patterns describe."""
+    """Apply jsonschema's own rule to an object without the properties that patterns describe."""
 
     def rule(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         patterns = schema.get("patternProperties", {})
@@ -145,9 +145,10 @@ def _additional_properties(search: Search, plain: Any) -> Any:
 
 
 def _searching(rule: Any, search: Search) -> Any:
-    """jsonschema's rule for `unevaluatedProperties` with `search` in the place of `re.search`.
+    """Return jsonschema's rule for `unevaluatedProperties` with `search` in place of `re.search`.
 
-    It calls a helper that calls itself; both are made anew over names of their own, as nothing can stop `re`.
+    The rule calls a recursive helper. Both are recreated with their own globals, because `re` cannot be
+    stopped.
     """
     names = dict(rule.__globals__)
     find = names["find_evaluated_property_keys_by_schema"]
@@ -163,7 +164,7 @@ def _searching(rule: Any, search: Search) -> Any:
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """By a set: jsonschema compares every two objects, which takes hours for a megabyte of them."""
+    """Check uniqueness with a set: jsonschema compares every pair, which takes hours for a megabyte."""
     from jsonschema import ValidationError
 
     if not (wanted and validator.is_type(instance, "array")):
@@ -173,7 +174,7 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> It
 
 
 def _identity(value: Any) -> Any:
-    """Something hashable, equal for what JSON takes for the same value: 1 and 1.0, but not 1 and true."""
+    """Return a hashable key that is equal for equal JSON values: 1 and 1.0, but not 1 and true."""
     if isinstance(value, dict):
         return "object", frozenset((name, _identity(item)) for name, item in value.items())
     if isinstance(value, list):
@@ -182,8 +183,8 @@ def _identity(value: Any) -> Any:
 
 
 def exact_class(texts: Texts) -> Any:
-    """Draft 2020-12 with `multipleOf` in exact decimals (0.29 is a multiple of 0.01), formats asserted,
-    patterns as ECMA 262 reads them, and quotes looked up in `texts`."""
+    """Return Draft 2020-12 with `multipleOf` in exact decimals (0.29 is a multiple of 0.01), formats
+    asserted, patterns as ECMA 262 reads them, and quotes looked up in `texts`."""
     from jsonschema import Draft202012Validator, ValidationError
     from jsonschema.validators import extend
 
@@ -222,14 +223,14 @@ def _lark(validator: Any, grammar: str, instance: Any, schema: Any) -> Iterator[
 
 @cache
 def specifications() -> Any:
-    """The registry of the metaschemas. It fetches nothing: references elsewhere stay unresolved."""
+    """Return the registry of the metaschemas. It fetches nothing: external references stay unresolved."""
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
     return REGISTRY
 
 
 def validate(value: Any, schema: Mapping[str, Any], text: str, texts: Texts) -> None:
-    """Raise `InvalidOutput` with the place of the gravest violation; `texts` are what may be quoted."""
+    """Raise `InvalidOutput` with the place of the worst error; `texts` are those that may be quoted."""
     from jsonschema.exceptions import best_match
 
     try:
@@ -240,7 +241,7 @@ def validate(value: Any, schema: Mapping[str, Any], text: str, texts: Texts) -> 
         OverflowError,
         PatternTooSlow,
         TooManySteps,
-    ) as cause:  # beyond what can be checked
+    ) as cause:  # cannot be checked
         raise InvalidOutput(f"the value cannot be checked: {cause}", text) from None
     if error is not None:
         where = pointer_to(*error.absolute_path)
@@ -248,7 +249,7 @@ def validate(value: Any, schema: Mapping[str, Any], text: str, texts: Texts) -> 
 
 
 def plain_validator(root: Mapping[str, Any], node: Any) -> Any:
-    """jsonschema's validator for `node`, whose references are into `root`."""
+    """Return jsonschema's validator for `node`, whose references point into `root`."""
     definitions = {keyword: root[keyword] for keyword in ("$defs", "definitions") if keyword in root}
     return _plain_class()({**definitions, **node}, registry=specifications())
 
@@ -262,12 +263,12 @@ Frozen = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def frozen(texts: Texts) -> Frozen:
-    """`texts` as something that can be a key."""
+    """Return `texts` as a hashable value."""
     return tuple((name, tuple(given)) for name, given in texts.items())
 
 
 @lru_cache(maxsize=64)
 def _validator(schema: str, texts: Frozen) -> Any:
-    # Without "$schema", which would make jsonschema go back to its own class at a reference to the root.
+    # Without "$schema", which would make jsonschema return to its own class at a reference to the root.
     plain = {keyword: value for keyword, value in json.loads(schema).items() if keyword != "$schema"}
     return exact_class(dict(texts))(plain, registry=specifications())

@@ -1,7 +1,7 @@
-"""The engine of Anthropic's models, `anthropic:MODEL`, over the Messages API.
+"""The engine for Anthropic's models, `anthropic:MODEL`, over the Messages API.
 
-The API has no log-probabilities. The engine comes first, then how constraints are sent, then how answers are
-read.
+The API has no log-probabilities. This module contains the engine, then the encoding of constraints, then
+the parsing of answers.
 """
 
 from __future__ import annotations
@@ -81,22 +81,22 @@ PROVIDER = Provider(
 )
 key_for = PROVIDER.key_for
 
-Form = Literal["schema", "tool", "words"]  # in which a constraint is sent
+Form = Literal["schema", "tool", "words"]  # how a constraint is sent
 
 CAN: frozenset[Capability] = frozenset({"generate", "choose", "constraints"})
-WINDOW = 200_000  # tokens, if the server does not say
-LABEL_TOKENS = 256  # of a reply that names a label
+WINDOW = 200_000  # tokens, if the server does not report it
+LABEL_TOKENS = 256  # for a reply that names a label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How the engine answers its verbs; given behind the model's name, as in `anthropic:MODEL,draws=10`.
+    """Options of the engine, given after the model's name, as in `anthropic:MODEL,draws=10`.
 
-    `choose` asks for a label, or makes `draws` and counts. `form` is how a constraint is sent: as a `schema`
-    of the output, as the input of a forced `tool`, or in `words`; `best` is the schema if the model supports
-    it. `thinking` is turned off if the model can do without; with it a text may take `thoughts` tokens more.
-    `stream` reads texts as they are written. After an answer that cannot be used the model is asked again
-    `anew` times.
+    `choose` asks for a label, or makes `draws` and counts. `form` is how a constraint is sent: as a
+    `schema` of the output, as the input of a forced `tool`, or in `words`. `best` is the schema if the
+    model supports it. `thinking` is turned off if the model allows that; with it a text may take `thoughts`
+    more tokens. `stream` reads texts as they are generated. After an unusable answer the model is asked
+    again up to `anew` times.
     """
 
     choose: Literal["label_only", "sampled"] = "label_only"
@@ -109,7 +109,7 @@ class Options:
 
 
 def read_options(words: str) -> tuple[str, Options]:
-    """The model's name and the options behind it. Raises `SpecError`.
+    """Parse the model's name and the options after it. Raises `SpecError`.
 
     >>> read_options("claude-haiku-4-5,draws=5")[0]
     'claude-haiku-4-5'
@@ -118,15 +118,16 @@ def read_options(words: str) -> tuple[str, Options]:
 
 
 def base_url(given: str | None) -> str:
-    """As `Provider.address`, without a `/v1` at the end, because paths begin with it."""
+    """Return `Provider.address` without a final `/v1`, because request paths begin with it."""
     return PROVIDER.address(given).removesuffix("/v1").rstrip("/")
 
 
 def open_engine(model: str, settings: EngineSettings) -> Engine:
-    """The engine of `MODEL` or `MODEL,option=value,…`, connected, with retries and a concurrency limit.
+    """Open the engine for `MODEL` or `MODEL,option=value,…`, connected, with retries and a concurrency limit.
 
-    The address is that of the settings, else `$ANTHROPIC_BASE_URL`, else Anthropic's own; the key is
-    `$ANTHROPIC_API_KEY`. Raises `MissingExtra`, `SpecError`, and `EngineError` if the server cannot be asked.
+    The address comes from the settings, else `$ANTHROPIC_BASE_URL`, else it is Anthropic's own. The key is
+    `$ANTHROPIC_API_KEY`. Raises `MissingExtra`, `SpecError`, and `EngineError` if the server cannot be
+    reached.
     """
     settings.refuse("an engine on a server", "device", "threads", "hidden_states")
     name, options = read_options(model)
@@ -144,10 +145,11 @@ def open_engine(model: str, settings: EngineSettings) -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class _Connected:
-    """How requests are made, from what the server says of the model.
+    """How requests are made, based on the server's description of the model.
 
-    `form` is how constraints are sent, `max_tokens` the most tokens of an answer (0: unknown), `thinking`
-    what a request says of that, `thoughts` how many tokens thoughts may take beside the answer.
+    `form` is how constraints are sent. `max_tokens` is the most tokens of an answer (0: unknown).
+    `thinking` is the `thinking` field of a request. `thoughts` is how many tokens thoughts may take in
+    addition to the answer.
     """
 
     info: EngineInfo
@@ -158,9 +160,9 @@ class _Connected:
 
 
 class AnthropicEngine:
-    """A model behind the Messages API at `base_url`. A request takes `timeout` seconds at most.
+    """A model behind the Messages API at `base_url`. A request takes at most `timeout` seconds.
 
-    `connect` asks the server what the model can do; the first call does if nobody did.
+    `connect` asks the server what the model can do; otherwise the first call does so.
     """
 
     def __init__(
@@ -173,12 +175,12 @@ class AnthropicEngine:
 
     @on_io_loop
     async def connect(self) -> None:
-        """Ask the server once what the model can do. Raises `EngineError` if it cannot be asked."""
+        """Ask the server once what the model can do. Raises `EngineError` if it cannot be reached."""
         await self._connection()
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine is and can do. Raises `EngineError` before it is connected."""
+        """The engine's description and capabilities. Raises `EngineError` before it is connected."""
         if self._connected is None:
             raise EngineError(f"{self._client.who} is not connected yet: await engine.connect()")
         return self._connected.info
@@ -189,7 +191,7 @@ class AnthropicEngine:
 
     @on_io_loop
     async def count(self, prompt: Prompt) -> int:
-        """As the server counts, which costs nothing but a request."""
+        """Return the number of tokens as counted by the server, which costs only a request."""
         body = self._body(self._chat(prompt), await self._connection())
         answer = await self._client.post("v1/messages/count_tokens", body)
         return read(_Counted, answer, "number of tokens").input_tokens
@@ -198,7 +200,7 @@ class AnthropicEngine:
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:
-        """A text that `constraint` accepts; the model is asked again a few times if one does not."""
+        """Return a text that `constraint` accepts; if one does not, the model is asked again a few times."""
         if sampling.trace:
             raise CapabilityError(
                 f"{self._client.who} gives no probabilities of tokens, so there is nothing to trace"
@@ -214,7 +216,7 @@ class AnthropicEngine:
     async def choose(
         self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
     ) -> Choice:
-        """The label that the model names, or the shares of labels among draws; never a log-probability."""
+        """Return the label that the model names, or label frequencies over draws; never a log-probability."""
         check_options(options)
         if capture is not None:
             raise CapabilityError(f"{self._client.who} shows nothing of the model's state")
@@ -224,7 +226,7 @@ class AnthropicEngine:
         return await label_only_choice(ask, options, retries=self._options.anew)
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
-        """Not offered. Raises `CapabilityError`."""
+        """Not supported. Raises `CapabilityError`."""
         raise CapabilityError(
             f"{self._client.who} gives no log-probabilities, so it cannot say how probable a given text is; "
             "the embedded engine does, and servers that score prompts"
@@ -233,7 +235,7 @@ class AnthropicEngine:
     # --- connecting ------------------------------------------------------------------------------
 
     async def _connection(self) -> _Connected:
-        """How the model is asked; runs on the loop of all requests."""
+        """Return how the model is asked; connects on first use. Runs on the loop of all requests."""
         async with self._connecting:
             if self._connected is None:
                 self._connected = await self._connect()
@@ -259,7 +261,7 @@ class AnthropicEngine:
         return _Connected(info, form, described.max_tokens or 0, thinking, thoughts)
 
     async def _description(self) -> _Model | None:
-        """What the server says of the model; None if it is not Anthropic's own and says nothing."""
+        """Return the server's description of the model; None if a server other than Anthropic's has none."""
         try:
             described = await self._client.get(f"v1/models/{quote(self._model, safe='')}")
         except (EngineGone, EngineRefused) as error:
@@ -270,7 +272,7 @@ class AnthropicEngine:
         return read(_Model, described, "description of a model")
 
     async def _listed(self) -> tuple[str, ...]:
-        """The names of the models that the server lists; none if it has no list."""
+        """Return the names of the models that the server lists; empty if it has no list."""
         try:
             listed = read(_Models, await self._client.get("v1/models"), "list of models")
         except MagistrateError:
@@ -282,7 +284,7 @@ class AnthropicEngine:
     async def _reply(
         self, prompt: Prompt, attempts: tuple[Attempt, ...], sent: SentConstraint, sampling: Sampling
     ) -> Reply:
-        """A text of the model, in the constraint's own terms."""
+        """Send a request and return the model's text in the constraint's own format."""
         connected = await self._connection()
         conversation = self._chat(with_instruction(prompt, sent.words) if sent.words else prompt, attempts)
         most = sampling.max_tokens + connected.thoughts
@@ -303,7 +305,7 @@ class AnthropicEngine:
         return Reply(sent.undo(text), reply.finish, reply.usage, thinking, notes)
 
     def _chat(self, prompt: Prompt, attempts: tuple[Attempt, ...] = ()) -> Chat:
-        return chat(prompt, attempts, continues=False)  # newer models refuse to continue a text of theirs
+        return chat(prompt, attempts, continues=False)  # newer models refuse to continue a text of their own
 
     def _body(self, conversation: Chat, connected: _Connected) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -317,7 +319,7 @@ class AnthropicEngine:
         return body
 
     def _label_asker(self, prompt: Prompt, options: Sequence[Option], form: Form) -> AskLabel:
-        """Asks for one of the labels; the API takes no temperature and no seed."""
+        """Return a function that asks for one of the labels; the API takes no temperature and no seed."""
         labels = [option.surfaces[0].strip() for option in options]
         if form == "words":
             sent = SentConstraint(words=one_of(labels))
@@ -331,14 +333,14 @@ class AnthropicEngine:
 
 
 def _supports(can: Any, *path: str) -> bool:
-    """Whether a model's capabilities say that the one at `path` is supported."""
+    """Return whether a model's capabilities list the one at `path` as supported."""
     for name in (*path, "supported"):
         can = can.get(name) if isinstance(can, Mapping) else None
     return can is True
 
 
 def _thinking(options: Options, can: Mapping[str, Any] | None) -> Mapping[str, str]:
-    """What a request says of thinking: nothing if the server does not tell what the model accepts."""
+    """Return the `thinking` field of a request; empty if the server does not report what is accepted."""
     if options.thinking == "adaptive":
         return {"type": "adaptive"}
     if options.thinking == "off" and can is not None and _supports(can, "thinking", "types", "disabled"):
@@ -347,7 +349,7 @@ def _thinking(options: Options, can: Mapping[str, Any] | None) -> Mapping[str, s
 
 
 def _ways(form: Form, options: Options, described: _Model) -> dict[str, str]:
-    """`EngineInfo.ways`: how the engine does what can be done in several ways, and what is not known."""
+    """Return `EngineInfo.ways`: how the engine does what can be done in several ways, and what is unknown."""
     forms = {"schema": "output_config json_schema", "tool": "a forced tool", "words": "words, then validated"}
     assumed = described.capabilities is None and options.form == "best"
     return {
@@ -362,7 +364,7 @@ def _ways(form: Form, options: Options, described: _Model) -> dict[str, str]:
 
 
 def _unsent(sampling: Sampling) -> tuple[str, ...]:
-    """A note of what was asked for and cannot be sent."""
+    """Return a note about the sampling options that the API cannot take, if any were requested."""
     asked = [
         name for name in ("temperature", "top_p", "min_p") if getattr(sampling, name) != getattr(GREEDY, name)
     ]
@@ -377,9 +379,9 @@ TOOL = "answer"
 
 @dataclass(frozen=True, slots=True)
 class SentConstraint:
-    """How a request states a constraint: `body` goes into it, or `words` behind the question.
+    """A constraint as a request states it: `body` is merged into the request, `words` follow the question.
 
-    `undo` turns the answer into a text that the constraint can read.
+    `undo` converts the answer to a text that the constraint can parse.
     """
 
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -393,10 +395,10 @@ class SentConstraint:
 
 
 def sent_constraint(constraint: Constraint | None, form: Form) -> SentConstraint:
-    """How `constraint` is sent: in `form`, or in words if no schema expresses it, such as a grammar.
+    """Return how `constraint` is sent: in `form`, or in words if no schema can express it (as for grammars).
 
-    What the server does not enforce is found when the answer is validated. Raises `ConstraintError` if the
-    constraint has no bound or lacks its texts.
+    Rules that the server does not enforce are checked when the answer is validated. Raises
+    `ConstraintError` if the constraint has no bound or lacks its texts.
     """
     if constraint is None:
         return SentConstraint()
@@ -405,7 +407,7 @@ def sent_constraint(constraint: Constraint | None, form: Form) -> SentConstraint
         schema, undo = _object_schema(constraint)
         try:
             return _sent(schema, form, undo)
-        except ValueError:  # the package's error for a schema that it cannot express
+        except ValueError:  # the package raises this for a schema that it cannot express
             pass
     return SentConstraint(words=in_words(constraint))
 
@@ -424,7 +426,7 @@ def _sent(schema: Mapping[str, Any], form: Form, undo: Callable[[str], str]) -> 
 
 
 def _object_schema(constraint: Constraint) -> tuple[Mapping[str, Any], Callable[[str], str]]:
-    """The schema of an object that holds what the constraint allows, and the function that takes it out."""
+    """Return the schema of an object that wraps the constraint's value, and the function that extracts it."""
     if constraint.kind != "json":
         return schema_of_text(constraint), text_inside
     schema: Mapping[str, Any] = express(constraint, "json_schema").payload
@@ -443,7 +445,7 @@ def _json_inside(text: str) -> str:
     return text if value is None else json.dumps(value, ensure_ascii=False)
 
 
-# --- reading answers -----------------------------------------------------------------------------
+# --- parsing answers -----------------------------------------------------------------------------
 
 CUT = ("max_tokens", "model_context_window_exceeded")
 ENDED = ("end_turn", "stop_sequence")
@@ -459,7 +461,7 @@ class _Usage(Body):
     output_tokens: Count | None = None
 
     def updated(self, later: _Usage | None) -> _Usage:
-        """These counts, replaced by those of `later`: counts of a stream are cumulative."""
+        """Return these counts, replaced by those of `later`: counts of a stream are cumulative."""
         return self if later is None else self.model_copy(update=later.model_dump(exclude_none=True))
 
     @property
@@ -509,7 +511,7 @@ class _Event(Body):
 
 
 class _Model(Body):
-    """A server's description of a model: its windows in tokens and what it can do; None if not told."""
+    """A server's description of a model: its token limits and its capabilities; None if not reported."""
 
     id: str
     max_input_tokens: Count | None = None
@@ -522,19 +524,19 @@ class _Listed(Body):
 
 
 class _Models(Body):
-    """The models that a server lists."""
+    """The list of models of a server."""
 
     data: tuple[_Listed, ...] = ()
 
 
 class _Counted(Body):
-    """How many tokens a prompt has."""
+    """The number of tokens of a prompt."""
 
     input_tokens: Count
 
 
 def read_message(body: Any, *, tool: bool) -> Reply:
-    """A message's text, or the input of its tool as JSON, with thoughts split off.
+    """Return a message's text, or the input of its tool as JSON, with thoughts split off.
 
     Raises `EngineRefused` if the model or a filter refused, `InvalidOutput` if there is no text, and
     `EngineError` if the answer broke off.
@@ -543,7 +545,7 @@ def read_message(body: Any, *, tool: bool) -> Reply:
 
 
 def read_events(events: Sequence[Any], *, tool: bool) -> Reply:
-    """As `read_message`, from the events of a stream."""
+    """Return the same as `read_message`, from the events of a stream."""
     blocks: dict[int, _Block] = {}
     inputs: dict[int, str] = {}
     message: _Message | None = None
@@ -577,7 +579,7 @@ def read_events(events: Sequence[Any], *, tool: bool) -> Reply:
 
 
 def _with_input(block: _Block, pieces: str) -> _Block:
-    """A tool's call with its input, which a stream gives as pieces of JSON; the text if it is no JSON."""
+    """Return a tool call with its input joined from a stream's JSON fragments; as text if invalid JSON."""
     if block.type != "tool_use" or not pieces:
         return block
     reading = read_json(pieces)

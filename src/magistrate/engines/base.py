@@ -34,9 +34,9 @@ ChoiceMethod = Literal["exact", "top_k", "sampled", "label_only"]
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine is and can do. `fingerprint` is a sha256 that pins weights and arithmetic;
-    `context_window` is in tokens. `ways` says in words how it does what can be done in several ways, such as
-    `constraints` by `masks` or by `json_schema`, and what is not known."""
+    """An engine's description and capabilities. `fingerprint` is a sha256 of weights and arithmetic.
+    `context_window` is in tokens. `ways` states how it does what can be done in several ways (such as
+    `constraints` by `masks` or by `json_schema`), and what is unknown."""
 
     name: str
     model: str
@@ -48,8 +48,8 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is picked. Temperature 0 is greedy; `seed` fixes the draw for this request alone,
-    whatever else is in the batch. `max_tokens` bounds what is generated."""
+    """How tokens are sampled. Temperature 0 is greedy. `seed` fixes the draw for this request alone,
+    whatever else is in the batch. `max_tokens` limits the length of the generated text."""
 
     max_tokens: int = 256
     temperature: float = 0.0
@@ -76,7 +76,7 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An answer to choose: a label and the surfaces (spellings) that count as it."""
+    """One answer of a choice: a label and the surfaces (spellings) that count as it."""
 
     label: str
     surfaces: tuple[str, ...]
@@ -88,10 +88,10 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What `choose` and `likelihood` keep of the model's state, for white-box signals.
+    """The parts of the model's state that `choose` and `likelihood` return, for white-box signals.
 
-    Entropies always; the `top` likeliest tokens; with `hidden` the hidden states, where the engine has
-    the capability `hidden_states`; with `attention` where it looked, where it has `attention`.
+    Entropies are always included. `top` is the number of most likely tokens; `hidden` adds the hidden
+    states (needs the capability `hidden_states`); `attention` adds attention weights (needs `attention`).
     """
 
     top: int = 0
@@ -105,13 +105,13 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The model's state at `n` positions, of each the distribution of the token that follows.
+    """The model's state at `n` positions: for each, the distribution of the next token.
 
-    `top_tokens`: int32 `[n, top]`, likeliest first; `top_logprobs`: float64 `[n, top]`, in nats;
+    `top_tokens`: int32 `[n, top]`, most likely first; `top_logprobs`: float64 `[n, top]`, in nats;
     `entropies`: float64 `[n]`, in nats; `hidden`: float32 `[n, 1 + layers, width]` or None, the embedding
-    and what each layer leaves, of the token before; `attention`: float32 `[layers, heads, n, read]` or None,
-    rows that sum to 1 over the `read` positions. `places` are the positions of the prompt's data parts by
-    name, half-open, where attention was captured.
+    and each layer's output for the preceding token; `attention`: float32 `[layers, heads, n, read]` or
+    None, with rows that sum to 1 over the `read` positions. `places` maps the prompt's data parts by name
+    to half-open position ranges, if attention was captured.
     """
 
     top_tokens: np.ndarray
@@ -124,11 +124,11 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """One generated token, explained.
+    """One generated token with an explanation.
 
-    `text` is the output so far; `wanted` the model's own likeliest tokens with their probabilities;
-    `removed_mass` the probability in [0, 1] that the mask took away; `chosen` what was appended;
-    `forced` says that nothing else was allowed and no forward pass was spent on the choice.
+    `text` is the output so far. `wanted` are the model's own most likely tokens with their probabilities.
+    `removed_mass` is the probability in [0, 1] that the mask removed. `chosen` is the appended text.
+    `forced` means that only one continuation was allowed, so no forward pass was needed.
     """
 
     text: str
@@ -140,7 +140,7 @@ class TraceStep:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A text of the model that could not be used, and why."""
+    """A text of the model that could not be used, and the reason."""
 
     text: str
     problem: str
@@ -148,12 +148,12 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Text that a model wrote. `value` is the parsed object under a constraint, else the text.
+    """Text that a model generated. `value` is the parsed object under a constraint, else the text.
 
-    `finish` is `stop` when the text is complete and `length` when the budget ended it, which cannot
-    happen under a constraint: there `steered` says that the end was steered to fit the budget. `thinking` is
-    what a reasoning model wrote before it, `attempts` are the texts refused before it, and `notes` say what
-    else a reader must know. `usage` counts the attempts too.
+    `finish` is `stop` if the text is complete and `length` if the budget ended it. The latter cannot happen
+    under a constraint: there `steered` is True if the end was steered to fit the budget. `thinking` is the
+    reasoning before the text, `attempts` are the texts rejected before it, and `notes` are remarks for the
+    reader. `usage` includes the attempts.
     """
 
     text: str
@@ -169,10 +169,10 @@ class Generation:
 
 
 class UnusableAnswer(InvalidOutput):
-    """Nothing the model wrote could be used, also after it was asked again.
+    """Every answer of the model was unusable, even after it was asked again.
 
-    `text` is the last text, `attempts` are those before it, `thinking` came before the last text, and `usage`
-    is what all of it spent.
+    `text` is the last text, `attempts` are the earlier ones, `thinking` came before the last text, and
+    `usage` is the total usage.
     """
 
     def __init__(
@@ -188,10 +188,9 @@ class UnusableAnswer(InvalidOutput):
 class Choice:
     """Probabilities of the offered labels.
 
-    `probabilities` sum to 1 over the labels, in the order offered; None with method `label_only`.
-    `mass` in [0, 1] is what they had together before renormalizing. `best` is the likeliest label.
-    `bound` in [0, 1] is how far a probability may be from the exact one at most, 0 with method `exact` and
-    None where that is not known, as it is not for `sampled`.
+    `probabilities` sum to 1 over the labels, in the order offered; None with method `label_only`. `mass` in
+    [0, 1] is their total before renormalizing. `best` is the most likely label. `bound` in [0, 1] is the
+    largest possible error of a probability: 0 with method `exact`, None if unknown (as for `sampled`).
     """
 
     best: str
@@ -207,8 +206,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """How probable a given text is. `logprobs`: float64 `[n]`, natural logarithms, one a token;
-    `offsets`: half-open character offsets of each token into the text."""
+    """The probability of a given text. `logprobs`: float64 `[n]`, natural logarithms, one per token;
+    `offsets`: half-open character offsets of each token in the text."""
 
     text: str
     tokens: tuple[int, ...]
@@ -220,18 +219,18 @@ class Likelihood:
 
     @property
     def total(self) -> float:
-        """Log-probability of the whole text, in nats."""
+        """The log-probability of the whole text, in nats."""
         return float(self.logprobs.sum())
 
 
 class Engine(Protocol):
-    """Anything that answers the three verbs. Every method may raise `EngineError` or `OverLength`."""
+    """An engine that implements the three verbs. Every method may raise `EngineError` or `OverLength`."""
 
     @property
     def info(self) -> EngineInfo: ...
 
     async def count(self, prompt: Prompt) -> int:
-        """How many tokens `prompt` has; computes nothing else."""
+        """Return the number of tokens of `prompt`, without computing anything else."""
         ...
 
     async def generate(
@@ -249,18 +248,18 @@ class Engine(Protocol):
 
 @runtime_checkable
 class EngineWrapper(Protocol):
-    """An engine that passes its calls on to another one: it records them, or answers some from a cache."""
+    """An engine that forwards its calls to another one and records them or answers some from a cache."""
 
     def beside(self, other: Engine) -> Engine:
-        """`other`, wrapped likewise: in the same record, or in front of the same cache."""
+        """Return `other` with the same wrapper: in the same record, or in front of the same cache."""
 
 
 @runtime_checkable
 class SharedEngine(Protocol):
-    """An engine that many users call, each of whom may have a limit of its own."""
+    """An engine with several users, each of whom may have their own concurrency limit."""
 
     def sharing(self, concurrency: int) -> Engine:
-        """The same engine for a user who has at most `concurrency` calls under way at once."""
+        """Return the same engine for a user with at most `concurrency` concurrent calls."""
 
 
 @runtime_checkable
@@ -269,18 +268,18 @@ class LoadingEngine(Protocol):
 
     @property
     def loading(self) -> bool:
-        """Whether the model is being loaded right now."""
+        """Whether the model is being loaded now."""
 
 
 def in_role(engine: Engine, other: Engine | None) -> Engine:
-    """`other`, wrapped as `engine` is, so that its calls are recorded; `engine` where there is no other."""
+    """Return `other`, wrapped as `engine` is so that its calls are recorded; `engine` if it is None."""
     if other is None:
         return engine
     return engine.beside(other) if isinstance(engine, EngineWrapper) else other
 
 
 def check_options(options: Sequence[Option]) -> None:
-    """Refuse options that no engine could tell apart."""
+    """Raise `SpecError` for options that no engine could tell apart."""
     if len(options) < 2:
         raise SpecError(f"a choice needs at least two options, got {len(options)}")
     labels = [option.label for option in options]
@@ -292,7 +291,7 @@ def check_options(options: Sequence[Option]) -> None:
 
 
 def require(info: EngineInfo, needs: frozenset[Capability], who: str) -> None:
-    """Raise `CapabilityError` before anything is spent if the engine lacks what `who` needs."""
+    """Raise `CapabilityError` before anything is spent if the engine lacks a capability that `who` needs."""
     missing = sorted(needs - info.can)
     if missing:
         raise CapabilityError(
@@ -303,7 +302,7 @@ def require(info: EngineInfo, needs: frozenset[Capability], who: str) -> None:
 
 # --- settings -------------------------------------------------------------------------------------
 
-CONCURRENCY = 16  # calls under way at a time, unless a number is given
+CONCURRENCY = 16  # concurrent calls, unless a number is given
 OPTIONS = {
     "base_url": "--base-url",
     "device": "--device",
@@ -314,13 +313,13 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """Settings of an engine beside its name; None where nothing is given.
+    """Settings of an engine besides its name; None means not given.
 
-    `base_url` is where a server listens, such as `http://127.0.0.1:8080/v1`; `device` and `threads` are for
-    models in this process; `hidden_states` asks for an engine that shows them. A call may take `timeout`
-    seconds. A user of the engine has at most `concurrency` calls under way at once; all users without a
-    number of their own share 16. Settings that differ only in that are equal: they name the same engine.
-    Raises `SpecError` for impossible values.
+    `base_url` is the address of a server, such as `http://127.0.0.1:8080/v1`. `device` and `threads` are
+    for models in this process. `hidden_states` requests an engine that can return them. A call may take
+    `timeout` seconds. A user of the engine has at most `concurrency` concurrent calls; all users without a
+    number share 16. Settings that differ only in `concurrency` are equal, because they name the same
+    engine. Raises `SpecError` for invalid values.
     """
 
     base_url: str | None = None
@@ -339,7 +338,7 @@ class EngineSettings:
             raise SpecError(f"concurrency must be at least 1, got {self.concurrency}")
 
     def refuse(self, who: str, *names: str) -> None:
-        """Raise `SpecError` if one of these is given: no setting is silently ignored."""
+        """Raise `SpecError` if one of these settings is given: no setting is silently ignored."""
         for each in fields(self):
             if each.name in names and getattr(self, each.name) != each.default:
                 told = OPTIONS.get(each.name, each.name)

@@ -1,9 +1,9 @@
 """An engine that caches answers by content, in one file that all runs share.
 
-A call is repeated only if something that the answer depends on has changed: the engine's fingerprint,
-the prompt with its boundaries between template and data, the constraint, the sampling, the options, or this
-package's version. Whatever happens to the cache's file, judging goes on without it, and an answer that cannot
-be read back exactly counts as absent.
+A call is repeated only if something that the answer depends on has changed: the engine's fingerprint, the
+prompt with its boundaries between template and data, the constraint, the sampling, the options, or this
+package's version. If the cache's file fails, judging continues without it. An answer that cannot be
+restored exactly counts as a miss.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", Generation, Choice, Likelihood)
 
-FORMAT = 3  # of keys and values; another number is another key
+FORMAT = 3  # of keys and values; another number changes every key
 NEEDS: frozenset[Capability] = frozenset({"repeatable"})
 REUSED = Usage(reused=1)
 SAMPLING = tuple(field.name for field in fields(Sampling))
@@ -55,9 +55,9 @@ _open: dict[Path, CallCache] = {}
 
 
 def call_cache(path: str | os.PathLike[str] | None = None) -> CallCache:
-    """The one cache that this process has in a file (default: `cache.db` in Magistrate's folder).
+    """Return this process's only cache for a file (default: `cache.db` in Magistrate's folder).
 
-    It is closed when the process ends; one that could not be used is tried again.
+    It is closed when the process ends. A cache that could not be opened is tried again.
     """
     place = (Path(path) if path is not None else default_cache()).absolute()
     with _opening:
@@ -68,7 +68,7 @@ def call_cache(path: str | os.PathLike[str] | None = None) -> CallCache:
 
 
 def _forget() -> None:
-    """After a fork a connection to SQLite must be neither used nor closed: the child opens its own."""
+    """Drop the caches in a forked child: it must neither use nor close its parent's SQLite connections."""
     global _opening
     for each in _open.values():
         each.abandon()
@@ -85,12 +85,12 @@ def _close_caches() -> None:
 
 
 class Cached:
-    """An engine that asks `engine` only what is not in `cache`.
+    """An engine that calls `engine` only for what is not in `cache`.
 
-    What comes from the cache has the usage `Usage(reused=1)`: nothing was spent. Calls that capture the
-    model's state or trace it, and those with arguments of an engine's own, are not kept; errors never are.
-    Raises `CapabilityError` for an engine that does not promise the same answer to the same call
-    (`repeatable`), unless told to `force` it.
+    A cached answer has the usage `Usage(reused=1)`, because nothing was spent. Calls that capture or trace
+    the model's state and calls with engine-specific arguments are not cached; errors never are. Raises
+    `CapabilityError` if the engine does not guarantee repeatable answers (`repeatable`), unless `force` is
+    set.
     """
 
     def __init__(self, engine: Engine, cache: CallCache, *, force: bool = False) -> None:
@@ -101,20 +101,20 @@ class Cached:
 
     @property
     def info(self) -> EngineInfo:
-        """The wrapped engine's."""
+        """The wrapped engine's info."""
         return self._engine.info
 
     @property
     def loading(self) -> bool:
-        """Whether the wrapped engine is loading its weights right now."""
+        """Whether the wrapped engine is loading its weights now."""
         return isinstance(self._engine, LoadingEngine) and self._engine.loading
 
     def beside(self, other: Engine) -> Engine:
-        """`other` with the same cache, where it promises the same answer to the same call too."""
+        """Return `other` with the same cache if its answers are repeatable, else `other` itself."""
         return Cached(other, self.cache) if other.info.can >= NEEDS else other
 
     async def count(self, prompt: Prompt) -> int:
-        """As the wrapped engine; nothing is kept."""
+        """Forward to the wrapped engine; counts are not cached."""
         return await self._engine.count(prompt)
 
     async def generate(
@@ -125,7 +125,7 @@ class Cached:
         sampling: Sampling = GREEDY,
         **own: Any,
     ) -> Generation:
-        """As the wrapped engine; the value is parsed again by the given constraint."""
+        """Generate as the wrapped engine does; a cached text is parsed again by the given constraint."""
         if sampling.trace or own:
             return await self._engine.generate(prompt, constraint, sampling=sampling, **own)
         under = None if constraint is None else (constraint.digest, constraint.kind, constraint.grammar)
@@ -139,7 +139,7 @@ class Cached:
     async def choose(
         self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None, **own: Any
     ) -> Choice:
-        """As the wrapped engine."""
+        """Choose as the wrapped engine does."""
         if capture is not None or own:
             return await self._engine.choose(prompt, options, capture=capture, **own)
         offered = [[option.label, list(option.surfaces)] for option in options]
@@ -153,7 +153,7 @@ class Cached:
     async def likelihood(
         self, prompt: Prompt, text: str, *, capture: Capture | None = None, **own: Any
     ) -> Likelihood:
-        """As the wrapped engine."""
+        """Compute the likelihood as the wrapped engine does."""
         if capture is not None or own:
             return await self._engine.likelihood(prompt, text, capture=capture, **own)
         return await self._answer(
@@ -173,7 +173,7 @@ class Cached:
         if (found := self.cache.get(key)) is not None:
             try:
                 answer = read(json.loads(found.decode("utf-8", "surrogatepass")))
-            except Exception as error:  # what cannot be read back is asked again
+            except Exception as error:  # an entry that cannot be restored is requested again
                 self.cache.unread(key, error)
             else:
                 return answer
@@ -182,7 +182,7 @@ class Cached:
         return answer
 
     def _keep(self, key: bytes, answer: Answer, body: Callable[[Answer], Any]) -> None:
-        """Keep an answer, if it is one that can be read back; nothing that goes wrong here is the call's."""
+        """Store an answer if it can be restored later. Errors here never fail the call."""
         try:
             plain = body(answer)
             text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
@@ -194,10 +194,10 @@ class Cached:
 
 
 def call_key(info: EngineInfo, verb: str, prompt: Prompt, rest: Any) -> bytes:
-    """The key of a call, 32 bytes: a sha256 of one JSON document that states it without ambiguity.
+    """Return the key of a call, 32 bytes: the sha256 of a JSON document that describes it unambiguously.
 
-    Every part of the prompt stands by itself and says whether it is template or data, so that moving a
-    boundary, or text from one to the other, is another call.
+    Every part of the prompt is listed separately and marked as template or data. So moving a boundary, or
+    moving text from one to the other, gives another key.
     """
     asked = [
         [
@@ -210,13 +210,13 @@ def call_key(info: EngineInfo, verb: str, prompt: Prompt, rest: Any) -> bytes:
         for message in prompt.messages
     ]
     whole = [FORMAT, __version__, info.name, info.model, info.fingerprint, verb, asked, rest]
-    # Not in ASCII: two lone surrogates and the character that they would make together are different texts.
+    # Not in ASCII: two lone surrogates and the character that they would form together are different texts.
     text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-# --- answers as plain values, and back -----------------------------------------------------------
-# Floats go through `repr`, which gives the same bits back. None is an answer that is not kept.
+# --- answers as plain values, and back ------------------------------------------------------------
+# Floats go through `repr`, which restores the same bits. None means that the answer is not cached.
 
 
 def _generation_body(answer: Generation) -> Any:

@@ -19,18 +19,18 @@ from magistrate._paths import default_cache
 from magistrate.errors import SpecError, StoreError
 
 MOST_BYTES: Final = 2 << 30
-OVERHEAD: Final = 200  # bytes that an entry takes beside its value and its model's name
-COARSE: Final = 3600  # seconds by which the time of last use may be wrong: hits need not write
-TOUCHES: Final = 512  # hits whose times of use are written together
+OVERHEAD: Final = 200  # bytes of an entry besides its value and its model's name
+COARSE: Final = 3600  # seconds by which the time of last use may be wrong, so that most hits need no write
+TOUCHES: Final = 512  # hits whose times of use are written in one batch
 PAUSE: Final = 1.0  # seconds without writing after another program kept the file locked
 _GET = "SELECT value, seal, used FROM calls WHERE key = ?"
 _PUT = "INSERT OR REPLACE INTO calls (key, model, made, used, size, seal, value) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _TOUCH = "UPDATE calls SET used = ? WHERE key = ? AND used < ?"
-_UNWRITABLE = ("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_PERM")  # reading may go on
-DAMAGE = (sqlite3.Error, TypeError, ValueError, OverflowError)  # also rows that hold what nobody wrote
+_UNWRITABLE = ("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_PERM")  # reading may continue
+DAMAGE = (sqlite3.Error, TypeError, ValueError, OverflowError)  # the last three: rows with unexpected content
 AT_ONCE: Final = 1000  # entries removed together, so that others can write in between
-OPENING, ASKING = 2.0, 0.1  # seconds to wait for a lock
-PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED")  # later it will work
+OPENING, ASKING = 2.0, 0.1  # seconds to wait for a lock: when opening, and per request
+PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED")  # temporary: a retry can succeed
 VERSION: Final = 1  # of the tables; a file of another version is emptied
 APPLICATION: Final = 0x4D614361  # marks a file as ours, which may be emptied
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
@@ -49,7 +49,7 @@ _TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A number of entries, and about how many bytes they take."""
+    """The number of entries and their approximate size in bytes."""
 
     entries: int = 0
     bytes: int = 0
@@ -57,11 +57,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
-    """The contents of the file, and counts of this `CallCache`.
+    """The contents of the file, and the counters of this `CallCache`.
 
-    `oldest` and `newest` are the times (UTC) of the entries' last use, right to an hour; `file_bytes` is the
-    size on disk. `hits`, `misses`, `kept`, `not_kept` and `unreadable` count calls since it was opened,
-    `troubles` how often the file failed; `trouble` says why it is no longer used, None if it is.
+    `oldest` and `newest` are the times (UTC) of the entries' last use, accurate to an hour. `file_bytes` is
+    the size on disk. `hits`, `misses`, `kept`, `not_kept` and `unreadable` count calls since it was opened,
+    and `troubles` counts failures of the file. `trouble` is the reason why it is no longer used, or None.
     """
 
     path: Path
@@ -80,17 +80,17 @@ class CacheStats:
     trouble: str | None
 
 
-_left: list[sqlite3.Connection | None] = []  # a parent's connections
+_left: list[sqlite3.Connection | None] = []  # connections of a parent process, kept alive but never closed
 
 
 class CallCache:
-    """Bytes by key in an SQLite file. Reading and writing never raise: what cannot be read counts as absent.
+    """Stores bytes by key in an SQLite file. Reads and writes never raise; an unreadable entry is a miss.
 
-    The first trouble is a warning in the log (`cache.trouble`), all are counted in `stats()`.
+    The first failure is logged as a warning (`cache.trouble`). All are counted in `stats()`.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        """Nothing is opened; use `CallCache.open`."""
+        """Set up the fields without opening the file; use `CallCache.open`."""
         self.path = path
         self.trouble: str | None = None
         self.damaged = False
@@ -111,11 +111,11 @@ class CallCache:
         most_bytes: int = MOST_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> CallCache:
-        """The cache in a file (default: `cache.db` in Magistrate's folder), made where there is none.
+        """Open the cache in a file (default: `cache.db` in Magistrate's folder), which is created if missing.
 
-        If it holds more than `most_bytes`, the least recently used entries are removed. `clock` gives seconds
-        since 1970. Never raises: with a file that cannot be used, nothing is found or kept, and `trouble`
-        says why.
+        If it contains more than `most_bytes`, the least recently used entries are removed. `clock` returns
+        seconds since 1970. Never raises: if the file cannot be used, nothing is found or stored, and
+        `trouble` is the reason.
         """
         cache = cls(Path(path) if path is not None else default_cache(), clock)
         try:
@@ -136,7 +136,7 @@ class CallCache:
         self.close()
 
     def abandon(self) -> None:
-        """Drop the connection without closing it, as a forked child must; then it counts as closed."""
+        """Drop the connection without closing it, as a forked child must. The cache then counts as closed."""
         self._lock = threading.RLock()
         _left.append(self._connection)
         self._connection = None
@@ -144,18 +144,18 @@ class CallCache:
 
     @property
     def usable(self) -> bool:
-        """Whether the file is open: not after a lasting failure, nor after `close`."""
+        """Whether the file is open: False after a permanent failure and after `close`."""
         return self._connection is not None
 
     def close(self) -> None:
-        """Write the times of use and close the file; afterwards nothing is found or kept."""
+        """Write the times of use and close the file. Afterwards nothing is found or stored."""
         with self._lock:
             self._write_touches()
             self._disconnect()
 
     @staticmethod
     def discard(path: Path) -> int:
-        """Remove the file, whatever is in it; returns how many bytes it had. Raises `StoreError`."""
+        """Remove the file, whatever it contains, and return its size in bytes. Raises `StoreError`."""
         freed = 0
         for each in files(path):
             try:
@@ -169,7 +169,7 @@ class CallCache:
         return freed
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of `key`, None if there is none that is intact."""
+        """Return the value of `key`, or None if there is no intact one."""
         with self._lock:
             row = None
             if self._connection is not None:
@@ -195,7 +195,7 @@ class CallCache:
             return value
 
     def put(self, key: bytes, value: bytes, model: str) -> None:
-        """Keep `value` for every later `get`, also of other programs, if that works."""
+        """Store `value` for later calls of `get`, also from other programs, if possible."""
         with self._lock:
             now = self._clock()
             if self._connection is None or not self._writing or 0 <= now - self._paused_at < PAUSE:
@@ -211,7 +211,7 @@ class CallCache:
                 self._fail(error, writing=True)
 
     def unread(self, key: bytes, error: Exception) -> None:
-        """Take back a hit whose value could not be read; it was a miss."""
+        """Count a hit whose value could not be parsed as a miss instead."""
         with self._lock:
             self._hits -= 1
             self._misses += 1
@@ -220,13 +220,13 @@ class CallCache:
         self._log.info("cache.unreadable", path=self.path, reason=f"{type(error).__name__}: {error}")
 
     def refused(self, error: Exception) -> None:
-        """Count an answer that cannot be kept because it has no plain values."""
+        """Count an answer that cannot be stored because it cannot be serialized."""
         with self._lock:
             self._not_kept += 1
         self._log.info("cache.refused", reason=f"{type(error).__name__}: {error}")
 
     def stats(self) -> CacheStats:
-        """Counts of the file and of this process; reads the whole index."""
+        """Return statistics of the file and of this process; reads the whole index."""
         with self._lock:
             self._write_touches()
             facts: dict[str, Any] = {}
@@ -258,11 +258,11 @@ class CallCache:
         model: str | None = None,
         everything: bool = False,
     ) -> Kept:
-        """Remove entries and shrink the file; returns what was removed.
+        """Remove entries, shrink the file and return what was removed.
 
-        `older_than` removes those not used for so long; `max_bytes` the least recently used ones, until the
-        rest is no larger; `model` limits that to its entries, and removes all of them if nothing else is
-        given. Raises `SpecError` if nothing is given at all, `StoreError` if the file cannot be changed.
+        `older_than` removes entries unused for that long. `max_bytes` removes the least recently used ones
+        until the rest fits. `model` limits both to its entries, or alone removes all of them. Raises
+        `SpecError` if no argument is given, and `StoreError` if the file cannot be changed.
         """
         if not everything and older_than is None and max_bytes is None and model is None:
             raise SpecError("say what to remove: older_than, max_bytes, model or everything")
@@ -315,7 +315,7 @@ class CallCache:
         return Kept(entries, freed)
 
     def _write_touches(self) -> None:
-        """Write times of use, late and together. If that fails they are lost: they only order the pruning."""
+        """Write pending times of use together. On failure they are lost; they only order the pruning."""
         touched, self._touched = self._touched, {}
         if self._connection is None or not self._writing or not touched:
             return
@@ -357,12 +357,12 @@ class CallCache:
 
 
 def files(path: Path) -> tuple[Path, Path, Path]:
-    """The cache's file, and the two that SQLite keeps beside it while it is used."""
+    """Return the cache's file and the two that SQLite keeps next to it while it is in use."""
     return path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
 
 
 def _seal(key: bytes, value: bytes) -> bytes:
-    """A checksum that shows whether a value was changed on disk; SQLite checks no contents."""
+    """Return a checksum that detects a change on disk; SQLite does not check contents."""
     return blake2b(b"%d:%b%b" % (len(key), key, value), digest_size=8).digest()
 
 
@@ -370,20 +370,20 @@ def _seal(key: bytes, value: bytes) -> bytes:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """A connection to the file, which is created if missing. Raises `sqlite3.Error` and `StoreError`."""
+    """Open the file, creating it if missing. Raises `sqlite3.Error` and `StoreError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Autocommit; one connection for all threads, behind a lock of its own.
+    # Autocommit; all threads share one connection, guarded by our own lock.
     connection = sqlite3.connect(path, timeout=OPENING, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA cell_size_check = ON")
         if not _is_ours(connection):
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         _switch_to_wal(connection)
-        # A crash may lose what was written last, never more: the rest is as it was.
+        # A crash may lose the last writes but never damages the rest.
         connection.execute("PRAGMA synchronous = NORMAL")
         if not _is_ours(connection):
             with _transaction(connection):
-                if not _is_ours(connection):  # nobody else was quicker
+                if not _is_ours(connection):  # no other program was faster
                     for statement in _TABLES:
                         connection.execute(statement)
         connection.execute(f"PRAGMA busy_timeout = {round(1000 * ASKING)}")
@@ -394,7 +394,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _is_ours(connection: sqlite3.Connection) -> bool:
-    """Whether the tables are there in this version. Raises `StoreError` for another program's database."""
+    """Return whether the tables exist in this version. Raises `StoreError` for another program's database."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION:
@@ -404,7 +404,7 @@ def _is_ours(connection: sqlite3.Connection) -> bool:
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    # SQLite does not wait when two programs switch a new file at once: one of them is refused.
+    # If two programs switch a new file at once, SQLite does not wait: one of them fails.
     deadline = time.monotonic() + OPENING
     while True:
         try:
@@ -418,7 +418,7 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Everything in the body is done, or nothing."""
+    """Run the body in a transaction: all of it is done, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -430,7 +430,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _oldest(connection: sqlite3.Connection, model: str | None, last: int) -> Iterator[dict[int, int]]:
-    """Sizes by id of the entries last used at `last` or before, oldest first; the caller removes them."""
+    """Yield batches {id: size} of entries last used by `last`, oldest first; the caller deletes them."""
     asked = (
         "SELECT id, size FROM calls WHERE used <= ? AND (? IS NULL OR model = ?) ORDER BY used, id LIMIT ?"
     )
@@ -439,13 +439,13 @@ def _oldest(connection: sqlite3.Connection, model: str | None, last: int) -> Ite
 
 
 def _delete(connection: sqlite3.Connection, ids: list[int]) -> None:
-    """Remove these entries."""
+    """Delete the entries with these ids."""
     with _transaction(connection):
         connection.executemany("DELETE FROM calls WHERE id = ?", [(each,) for each in ids])
 
 
 def _shrink(connection: sqlite3.Connection) -> None:
-    """Cut free pages off the file, in steps that let others write in between."""
+    """Release free pages of the file, in steps that let others write in between."""
     while connection.execute("PRAGMA freelist_count").fetchone()[0]:
         before = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute("PRAGMA incremental_vacuum(4096)").fetchall()
@@ -455,14 +455,14 @@ def _shrink(connection: sqlite3.Connection) -> None:
 
 
 def _used_bytes(connection: sqlite3.Connection) -> int:
-    """Bytes of the pages that hold something; costs nothing, unlike a sum over all entries."""
+    """Return the size of the pages in use; cheap, unlike a sum over all entries."""
     pages = [f"PRAGMA {each}" for each in ("page_count", "freelist_count", "page_size")]
     count, free, size = (connection.execute(each).fetchone()[0] for each in pages)
     return int((count - free) * size)
 
 
 def _facts(connection: sqlite3.Connection) -> dict[str, Any]:
-    """Entries, bytes and times of use, and both counts by model; reads the whole index."""
+    """Return entry counts, sizes and times of use, in total and per model; reads the whole index."""
     asked = (
         "SELECT model, count(*), total(size), min(used), max(used) FROM calls GROUP BY model ORDER BY model"
     )

@@ -1,7 +1,7 @@
-"""Imports OpenVINO with its telemetry disabled.
+"""Import OpenVINO with its telemetry disabled.
 
-Importing `openvino` runs its model converter's set-up, which reports the import over the network if the
-package `openvino_telemetry` can be imported, and falls back to a stub if not.
+Importing `openvino` runs the set-up of its model converter, which reports the import over the network if
+the package `openvino_telemetry` can be imported, and falls back to a stub if not.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _fork.in_child(_forget)
 
 
 def import_openvino() -> ModuleType:
-    """The package `openvino`, imported so that nothing in it can report home.
+    """Import and return the package `openvino` without its telemetry.
 
-    Import `openvino_genai` after this call, never before. The telemetry is hidden during the import only:
-    OpenVINO binds its stub then and keeps it, while other users of the telemetry in this process are left
-    alone. Raises `MissingExtra` if OpenVINO is not installed.
+    Import `openvino_genai` after this call, never before. The telemetry is hidden only during the import:
+    OpenVINO binds its stub then and keeps it, and other users of the telemetry in this process are
+    unaffected. Raises `MissingExtra` if OpenVINO is not installed.
     """
     with _lock:
         if "openvino" in sys.modules:

@@ -1,4 +1,4 @@
-"""The engine of judges that need no model: it loads nothing, and every verb raises an error."""
+"""The engine for judges that need no model: it loads nothing, and every verb raises an error."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from magistrate.types import Prompt
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
 
-NO_MODEL = "none"  # the model's name in results of judges without one
-WINDOW = 1 << 62  # tokens: everything fits
+NO_MODEL = "none"  # the model's name in the results of judges without a model
+WINDOW = 1 << 62  # tokens: no prompt is too long
 
 
 class NoEngine:
-    """Has no model: every verb raises `CapabilityError`. `info` says `none`, without a fingerprint."""
+    """An engine without a model, called `none`, without fingerprint; every verb raises `CapabilityError`."""
 
     info = EngineInfo("none", NO_MODEL, "", WINDOW, frozenset())
 

@@ -1,4 +1,4 @@
-"""Prices of tokens: a dated list of hosted models, or a price that the user gives."""
+"""Token prices: a dated list of hosted models, or a price that the user gives."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from magistrate.errors import SpecError
 from magistrate.types import Usage
 
 MILLION = 1_000_000
-# `-2024-08-06`, `-20250929`, `@20250929` or `-latest`, behind the name of a model that the list has.
+# `-2024-08-06`, `-20250929`, `@20250929` or `-latest` after the name of a listed model.
 DATED = re.compile(r"(?P<model>.+?)[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|latest)")
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per million tokens read (`input`), written (`output`) and read from the provider's cache.
+    """US dollars per million tokens: `input`, `output`, and `cached` for input from the provider's cache.
 
-    `cached` is None where that is not cheaper. `as_of` says when it was looked up, such as `2026-03`; None
-    for a price that the user gave. Raises `SpecError` for what is no amount.
+    `cached` is None if it is not cheaper. `as_of` is the date of the price, such as `2026-03`; None for a
+    price that the user gave. Raises `SpecError` for an invalid amount.
     """
 
     input: float
@@ -37,7 +37,7 @@ class Price:
 
     @classmethod
     def parse(cls, text: str) -> Price:
-        """`IN/OUT` or `IN/OUT/CACHED` in US dollars per million tokens.
+        """Parse `IN/OUT` or `IN/OUT/CACHED` in US dollars per million tokens.
 
         >>> Price.parse("0.15/0.60")
         Price(input=0.15, output=0.6, cached=None, as_of=None)
@@ -54,7 +54,7 @@ class Price:
         return cls(amounts[0], amounts[1], amounts[2] if len(amounts) == 3 else None)
 
     def cost(self, usage: Usage) -> float:
-        """US dollars for what was used. Reused calls cost nothing, as they used nothing."""
+        """Return the cost in US dollars. Reused calls cost nothing, because their usage is empty."""
         cached = min(usage.cached, usage.prompt)
         cheaper = self.input if self.cached is None else self.cached
         dollars = (usage.prompt - cached) * self.input + cached * cheaper + usage.generated * self.output
@@ -67,9 +67,9 @@ class Price:
 
 
 def price_of(model: str) -> Price | None:
-    """The list price of a model, None if it is not listed, as models on this machine are not.
+    """Return the list price of a model, or None if it is not listed (as models on this machine).
 
-    The name may have its provider before it (`openai:gpt-4o-mini`) and a date behind (`gpt-4o-2024-08-06`).
+    The name may start with its provider (`openai:gpt-4o-mini`) and end with a date (`gpt-4o-2024-08-06`).
     """
     provider, colon, name = model.strip().partition(":")
     listed = _listed()

@@ -1,4 +1,4 @@
-"""The kinds of engines, and opening an engine by its model: `openai:gpt-4o-mini`, a file, a name."""
+"""Kinds of engines, and opening an engine by its model: `openai:gpt-4o-mini`, a file, a name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from magistrate import _fork
 from magistrate.engines.base import OPTIONS, Capability, Engine, EngineSettings, SharedEngine
 from magistrate.errors import SpecError
 
-ENGINES = "magistrate.engines"  # the entry-point group by which packages add kinds of engines
+ENGINES = "magistrate.engines"  # the entry-point group through which packages add kinds of engines
 UNSAID = EngineSettings()
 
-_loading = threading.Lock()  # a cache alone would let two threads load the same weights
+_loading = threading.Lock()  # with a cache alone, two threads could load the same weights
 
 
 SERVED: frozenset[Capability] = frozenset({"generate", "choose", "constraints"})
@@ -34,10 +34,11 @@ IN_PROCESS: frozenset[Capability] = SERVED | {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of engine. `word` stands before a model, as in `openai:gpt-4o-mini`, "" for the embedded one.
+    """A kind of engine.
 
-    `most` is what such an engine can do at most; its `info` says what it really can. `packages` are the
-    distributions that the extra `extra` installs; `key` is the environment variable that holds a key.
+    `word` is the prefix of a model, as in `openai:gpt-4o-mini`; "" for the embedded engine. `most` are the
+    most capabilities that such an engine can have; its `info` has the actual ones. `packages` are the
+    distributions that the extra `extra` installs. `key` is the environment variable for a key.
     """
 
     word: str
@@ -50,16 +51,16 @@ class Kind:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """Its installed packages, each with its version."""
+        """The installed packages with their versions."""
         return tuple(f"{name} {found}" for name, found in self._versions() if found is not None)
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Its packages that are not installed."""
+        """The packages that are not installed."""
         return tuple(name for name, found in self._versions() if found is None)
 
     def missing(self) -> Iterator[str]:
-        """What is missing on this machine, each with what to do about it."""
+        """Yield each thing that is missing on this machine, with what to do about it."""
         if self.absent:
             yield f"not installed: {', '.join(self.absent)}; pip install 'magistrate[{self.extra}]'"
         if self.key is not None and not os.environ.get(self.key):
@@ -75,7 +76,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Shorthand:
-    """`word:MODEL` is short for `kind:MODEL` at `base_url`, where `server` usually listens."""
+    """A short prefix: `word:MODEL` means `kind:MODEL` at `base_url`, the usual address of `server`."""
 
     word: str
     kind: str
@@ -131,12 +132,12 @@ KINDS = (
 
 @cache
 def engine_entries() -> Mapping[str, EntryPoint]:
-    """The installed kinds of engines other than the embedded one, by the word before a model."""
+    """Return the installed kinds of engines other than the embedded one, by prefix."""
     return {entry.name: entry for entry in sorted(entry_points(group=ENGINES), key=lambda each: each.name)}
 
 
 def engine_kind(model: object) -> tuple[str, str] | None:
-    """The kind of engine and the model in a name such as `openai:gpt-4o-mini`; None for other names.
+    """Return the kind of engine and the model in a name such as `openai:gpt-4o-mini`; None for other names.
 
     >>> engine_kind("openai:gpt-4o-mini"), engine_kind("smollm2-135m")
     (('openai', 'gpt-4o-mini'), None)
@@ -150,7 +151,7 @@ def engine_kind(model: object) -> tuple[str, str] | None:
 
 
 def shorthands() -> Mapping[str, Shorthand]:
-    """The shorthands, without words that an installed package uses for a kind of its own."""
+    """Return the shorthands, except for words that an installed package uses for its own kind."""
     return {each.word: each for each in SHORTHANDS if each.word not in engine_entries()}
 
 
@@ -158,15 +159,17 @@ def engine(
     model: str | Path | Engine | None = None,
     settings: EngineSettings = UNSAID,
 ) -> Engine:
-    """The engine of a model; an engine is passed through.
+    """Open the engine of a model; an engine is returned unchanged.
 
     `KIND:MODEL` is a model of an installed kind of engine, such as `openai:gpt-4o-mini`, or `transformers:`
-    and a folder; `ollama:MODEL` and `vllm:MODEL` are models on such servers, at their usual address unless
-    `settings` give another. Anything else is for the embedded engine: a catalogue name, a
-    GGUF file or an OpenVINO folder. Each engine is made once a process, so that weights are loaded and
-    servers are probed once; with a `concurrency` in the settings, the result is a share of it with that limit
-    (of a `SharedEngine`).
-    Raises `SpecError` for settings that the engine cannot use; an engine that is passed through takes none.
+    and a folder. `ollama:MODEL` and `vllm:MODEL` are models on such servers, at their usual address unless
+    `settings` give another. Anything else is for the embedded engine: a catalogue name, a GGUF file or an
+    OpenVINO folder. Each engine is made once per process, so that weights are loaded and servers are probed
+    once. With a `concurrency` in the settings, the result is a share of it with that limit (of a
+    `SharedEngine`).
+
+    Raises `SpecError` for settings that the engine cannot use. An engine that is passed in accepts no
+    settings.
     """
     if model is not None and not isinstance(model, str | Path):
         settings.refuse(f"an engine that is made already ({type(model).__name__})", *OPTIONS)
@@ -184,7 +187,7 @@ def engine(
 
 
 def _written_out(model: str, settings: EngineSettings) -> tuple[str, EngineSettings]:
-    """A model and its settings with a shorthand expanded, so that both spellings are the same engine."""
+    """Expand a shorthand in a model and its settings, so that both spellings are the same engine."""
     word, colon, name = model.partition(":")
     if (short := shorthands().get(word)) is None or (not colon and Path(model).expanduser().exists()):
         return model, settings
@@ -204,7 +207,7 @@ def _open(model: str, settings: EngineSettings) -> Engine:
         raise SpecError(f"{kind!r} needs a model: {kind}:MODEL")
     try:
         opened = engine_entries()[kind].load()
-    except Exception as error:  # a package's own code
+    except Exception as error:  # code of another package
         raise SpecError(
             f"engine {kind!r} ({engine_entries()[kind].value}) cannot be loaded: {error}"
         ) from error
@@ -213,7 +216,7 @@ def _open(model: str, settings: EngineSettings) -> Engine:
 
 
 def _forget() -> None:
-    """After a fork engines are made anew; the parent's are kept, so that the child does not close them."""
+    """Make new engines after a fork. The parent's stay referenced, so that the child does not close them."""
     global _loading, _opened
     _left.append(_opened)
     _loading, _opened = threading.Lock(), cache(_open)
@@ -225,7 +228,7 @@ _fork.in_child(_forget)
 
 
 def _check_kind(model: str) -> None:
-    """Raise `SpecError` if `model` looks like another kind of engine, misspelt."""
+    """Raise `SpecError` if `model` looks like a misspelled kind of engine."""
     word, colon, _ = model.partition(":")
     if Path(model).expanduser().exists():
         return

@@ -1,4 +1,4 @@
-"""An engine that answers from a script: for tests, demonstrations and people who write judges."""
+"""An engine that answers from a script, for tests, demonstrations and authors of judges."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ EVERYTHING: frozenset[Capability] = frozenset(
 
 
 class ScriptedEngine:
-    """Answers each call with the next answer of `script`, or with what `script(prompt)` returns or awaits.
+    """Answers each call with the next answer of `script`, or with the result of `script(prompt)`.
 
-    A text answers `generate`, label probabilities answer `choose` (their sum is the mass), a list
-    of natural log-probabilities answers `likelihood`; an exception is raised. `prompts` keeps what
-    was asked. `delay` seconds pass before each answer. Tokens are counted as words; a prompt with more
-    of them than `context_window` raises `OverLength`. `name` stands for the model and makes the fingerprint.
-    `state(prompt, text)` is what `Capture` gets, text "" for a choice; `can` says which parts it has.
+    The function may be async. A text answers `generate`, label probabilities answer `choose` (their sum is
+    the mass), a list of natural log-probabilities answers `likelihood`; an exception is raised. `prompts`
+    stores the prompts of all calls. Each answer is delayed by `delay` seconds. Words are counted as tokens;
+    a prompt with more than `context_window` of them raises `OverLength`. `name` is the model's name and
+    determines the fingerprint. `state(prompt, text)` returns the state for `Capture`, with text "" for a
+    choice; `can` lists which parts it has.
     """
 
     def __init__(
@@ -69,13 +70,13 @@ class ScriptedEngine:
         self.info = EngineInfo("scripted", name, fingerprint, context_window, can)
 
     async def count(self, prompt: Prompt) -> int:
-        """The prompt's words."""
+        """Return the number of words of the prompt."""
         return _words(prompt)
 
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:
-        """The scripted text; validated under a constraint as a real engine's would be."""
+        """Return the scripted text, validated under a constraint as a real engine's would be."""
         if constraint is not None:
             constraint.require_bounds()
         text = await self._answer(prompt, str)
@@ -86,7 +87,7 @@ class ScriptedEngine:
     async def choose(
         self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
     ) -> Choice:
-        """The scripted probabilities, renormalized over the options."""
+        """Return the scripted probabilities, renormalized over the options."""
         check_options(options)
         captured = self._captured(capture, prompt, "")
         given = await self._answer(prompt, Mapping)
@@ -102,7 +103,7 @@ class ScriptedEngine:
         return Choice(best, shares, min(mass, 1.0), "exact", usage, captured)
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
-        """The scripted log-probabilities, one for each word of `text`."""
+        """Return the scripted log-probabilities, one per word of `text`."""
         import numpy as np
 
         captured = self._captured(capture, prompt, text)

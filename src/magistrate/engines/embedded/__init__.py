@@ -1,6 +1,6 @@
 """The embedded engine: a small model in this process, on OpenVINO.
 
-Its scheduler, prefix cache, decoder and tokenizer serve the other in-process engines too.
+Other in-process engines also use its scheduler, prefix cache, decoder and tokenizer.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def open_engine(model: str, settings: EngineSettings) -> Engine:
-    """The embedded engine on a catalogue name, a GGUF file or an OpenVINO folder.
+    """Open the embedded engine for a catalogue name, a GGUF file or an OpenVINO folder.
 
-    Raises `SpecError` for settings of a server, `ModelError` for weights that are not here.
+    Raises `SpecError` for settings of a server, and `ModelError` if the weights are not on this machine.
     """
     from magistrate.engines.embedded.engine import LocalEngine
     from magistrate.errors import SpecError

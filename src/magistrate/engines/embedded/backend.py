@@ -1,4 +1,4 @@
-"""What the scheduler needs of a loaded model: `Backend`."""
+"""`Backend`: the interface of a loaded model for the scheduler."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from magistrate.engines.embedded.prefix_cache import BlockPool, CachedSequence, 
 class Row:
     """`tokens` to append to `sequence` in one forward pass.
 
-    `wanted` are the positions among them whose logits are returned; `capture` says what else of the model's
-    state is returned there.
+    `wanted` are the positions among them whose logits are returned. `capture` selects what else of the
+    model's state is returned for them.
     """
 
     sequence: CachedSequence
@@ -27,7 +27,7 @@ class Row:
 
 
 class RowOutput(NamedTuple):
-    """The logits at a row's wanted positions: float32 `[len(wanted), vocabulary]`, and what was captured.
+    """The logits at a row's wanted positions, float32 `[len(wanted), vocabulary]`, and captured state.
 
     `hidden` is float32 `[len(wanted), 1 + layers, width]`; `attention` is float32 `[layers, heads,
     len(wanted), read]` over the positions up to the last wanted one. The arrays are views that the next
@@ -40,7 +40,7 @@ class RowOutput(NamedTuple):
 
 
 def do_nothing() -> None:
-    """The default of `Backend.forward(meanwhile=…)`."""
+    """Do nothing: the default of `Backend.forward(meanwhile=…)`."""
 
 
 class Backend(Protocol):
@@ -56,5 +56,5 @@ class Backend(Protocol):
     def prefixes(self) -> PrefixCache: ...
 
     def forward(self, rows: list[Row], meanwhile: Callable[[], None] = do_nothing) -> list[RowOutput]:
-        """Append every row's tokens and return what is wanted; calls `meanwhile` while it computes."""
+        """Append every row's tokens and return the wanted outputs; call `meanwhile` while computing."""
         ...

@@ -1,9 +1,9 @@
-"""Turns a prompt into tokens by the model's chat template; data can never become part of the template.
+"""Tokenize a prompt with the model's chat template; data can never become part of the template.
 
-The template is rendered in a sandbox over placeholders, so it never sees a text. Its output and the trusted
-parts are tokenized together, with the model's added tokens (`<|im_start|>` and so on). Each data part is
-tokenized by itself, by a copy of the tokenizer without added tokens, so judged text cannot open or close a
-turn.
+The template is rendered in a sandbox with placeholders, so it never sees the texts. Its output and the
+trusted parts are tokenized together, including the model's added tokens (`<|im_start|>` and so on). Each
+data part is tokenized separately, by a copy of the tokenizer without added tokens, so judged text cannot
+open or close a turn.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from magistrate.types import Prompt, Trusted
 
 PLACEHOLDER = re.compile("\ue000([0-9]{1,9})\ue001")  # private-use characters around a part's number
 
-MOST_SHAPES = 512  # shapes of prompts whose template pieces are kept; a judge has a few
+MOST_SHAPES = 512  # prompt shapes whose template pieces are cached; a judge has a few
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens of one origin, maybe none: the template (`data` is None) or the data part of that name."""
+    """Tokens of one origin, possibly empty: the template (`data` is None) or the data part of that name."""
 
     tokens: tuple[int, ...]
     data: str | None
@@ -35,7 +35,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """Tokens of a text with the half-open character offsets of each."""
+    """Tokens of a text with their half-open character offsets."""
 
     tokens: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]
@@ -69,7 +69,7 @@ class ChatTokenizer:
         self._shapes: dict[tuple[object, ...], tuple[Piece, ...]] = {}
 
     def pieces(self, prompt: Prompt) -> list[Piece]:
-        """The prompt's tokens in order, by origin: one piece a data part, and the template between them."""
+        """Return the prompt's tokens in order as pieces: one per data part, and the template between them."""
         data = iter([p for m in prompt.messages for p in m.parts if not isinstance(p, Trusted)])
         found: list[Piece] = []
         for trusted in self._between(prompt):
@@ -79,12 +79,12 @@ class ChatTokenizer:
         return [piece for piece in found if piece.tokens or piece.data is not None]
 
     def tokens(self, prompt: Prompt) -> list[int]:
-        """All tokens of the prompt, up to where the model's answer begins."""
+        """Return all tokens of the prompt, up to where the model's answer begins."""
         return list(chain.from_iterable(piece.tokens for piece in self.pieces(prompt)))
 
     def encode(self, text: str) -> EncodedText:
-        """Tokens of untrusted text, among which no added token can appear, whatever the characters."""
-        # A lone surrogate cannot be encoded as UTF-8, which every byte-level vocabulary is built on.
+        """Tokenize untrusted text. The result never contains an added token, whatever the characters."""
+        # A lone surrogate cannot be encoded as UTF-8, which byte-level vocabularies need.
         encoding = self._data_tokenizer.encode(
             text.encode("utf-8", "replace").decode(), add_special_tokens=False
         )
@@ -95,21 +95,21 @@ class ChatTokenizer:
         return EncodedText(tuple(encoding.ids), tuple(encoding.offsets))
 
     def decode(self, tokens: list[int]) -> str:
-        """Text of tokens, special tokens left out; an unfinished character reads as U+FFFD."""
+        """Return the text of tokens without special tokens. An incomplete character becomes U+FFFD."""
         return str(self._template_tokenizer.decode(tokens, skip_special_tokens=True))
 
     def show(self, token: int) -> str:
-        """One token as text, special tokens by their names."""
+        """Return one token as text; special tokens by their names."""
         return str(self._template_tokenizer.decode([token], skip_special_tokens=False))
 
     def _template_piece(self, text: str) -> Piece:
         return Piece(tuple(self._template_tokenizer.encode(text, add_special_tokens=False).ids), None)
 
     def _between(self, prompt: Prompt) -> tuple[Piece, ...]:
-        """The template's pieces before, between and behind the data parts.
+        """Return the template's pieces before, between and after the data parts.
 
-        They are the same for all prompts of a shape and are kept: rendering and tokenizing them again would
-        take longer than everything else that is done to a prompt.
+        They are the same for all prompts of one shape and are cached, because rendering and tokenizing them
+        takes longer than all other work on a prompt.
         """
         shape = tuple(
             (message.role, *(part.text if isinstance(part, Trusted) else None for part in message.parts))
@@ -143,7 +143,7 @@ class ChatTokenizer:
         yield self._template_piece(trusted)
 
     def _render(self, prompt: Prompt) -> str:
-        """The model's template over the prompt's messages, every part of them a numbered placeholder."""
+        """Render the model's template with a numbered placeholder for every part of the messages."""
         if not prompt.messages:
             raise SpecError("a prompt needs at least one message")
         number = count()
@@ -159,14 +159,14 @@ class ChatTokenizer:
             rendered = self._template.render(
                 messages=messages, add_generation_prompt=True, enable_thinking=False, **self._specials
             )
-        except Exception as error:  # a template is foreign code
+        except Exception as error:  # the template is untrusted code
             roles = ", ".join(message["role"] for message in messages) or "none before the answer"
             raise ModelError(f"this model's chat template refuses the messages ({roles}): {error}") from error
         return str(rendered) + begun
 
 
 def _special_texts(settings: Mapping[str, Any]) -> dict[str, str]:
-    """`bos_token` and its like as templates expect them, plain strings."""
+    """Return `bos_token` and similar settings as plain strings, as templates expect them."""
     texts = {}
     for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
         value = settings.get(name)

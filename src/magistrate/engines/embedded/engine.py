@@ -25,12 +25,12 @@ CACHE_BYTES = 512 * 1024 * 1024
 class LocalEngine(InProcessEngine):
     """A model on this machine.
 
-    `model` is a catalogue name, a GGUF file or an OpenVINO folder; `device` an OpenVINO device
-    (default `CPU`); `threads` how many cores to use (default: those that this process may run on);
-    `cache_bytes` the size of the key-value cache; `most_active` how many requests are computed together;
-    `most_waiting` how many may be unanswered (more raise `EngineBusy`); `timeout` how many seconds a request
-    may take (`EngineTimeout` after that; default: no limit). `hidden_states` makes them available to
-    `Capture`. Weights are loaded at the first request. Raises `ModelError` for weights that are not here.
+    `model` is a catalogue name, a GGUF file or an OpenVINO folder. `device` is an OpenVINO device (default
+    `CPU`), `threads` the number of cores (default: all that this process may use), and `cache_bytes` the
+    size of the key-value cache. `most_active` limits the requests computed together, `most_waiting` the
+    unanswered ones (more raise `EngineBusy`), and `timeout` the seconds of a request (`EngineTimeout` after
+    that; default: no limit). `hidden_states` makes them available to `Capture`. Weights are loaded at the
+    first request. Raises `ModelError` if the weights are not on this machine.
     """
 
     lacks: ClassVar[Mapping[Capability, str]] = {
@@ -69,7 +69,7 @@ class LocalEngine(InProcessEngine):
 
     @cached_property
     def info(self) -> EngineInfo:
-        """Model, fingerprint, context window and capabilities; loads no weights."""
+        """The model, fingerprint, context window and capabilities; loads no weights."""
         arithmetic = (
             f"openvino {version('openvino')} {self.device} {PRECISION} cache {CACHE_PRECISION} "
             f"activations in groups of {ACTIVATION_GROUP}"

@@ -61,11 +61,11 @@ MOST_WAITING = 1 << 16
 
 
 class InProcessEngine(ABC):
-    """An engine whose model runs in this process: `folder` holds its tokenizer, `card` describes it.
+    """An engine whose model runs in this process: `folder` contains its tokenizer, `card` describes it.
 
     A subclass defines `info` and `_load`, which loads the model at the first request. `most_active`,
-    `most_waiting` and `timeout` are those of `LocalEngine`. Raises `ModelError` for a tokenizer or chat
-    template that cannot be used, `SpecError` for numbers out of range.
+    `most_waiting` and `timeout` are as in `LocalEngine`. Raises `ModelError` for an unusable tokenizer or
+    chat template, and `SpecError` for numbers out of range.
     """
 
     lacks: ClassVar[Mapping[Capability, str]] = {}
@@ -98,7 +98,7 @@ class InProcessEngine(ABC):
     @property
     @abstractmethod
     def info(self) -> EngineInfo:
-        """Model, fingerprint, context window and capabilities; loads no weights."""
+        """The model, fingerprint, context window and capabilities; loads no weights."""
 
     @abstractmethod
     def _load(self) -> Backend:
@@ -106,21 +106,21 @@ class InProcessEngine(ABC):
 
     @property
     def loading(self) -> bool:
-        """Whether the weights are being loaded right now, which takes seconds."""
+        """Whether the weights are being loaded now, which takes seconds."""
         return self._scheduler.loading
 
     def counters(self) -> Counters:
-        """What the scheduler has done so far, and how long it took."""
+        """Return the scheduler's counters of work and time so far."""
         return self._scheduler.counters
 
     async def count(self, prompt: Prompt) -> int:
-        """The number of tokens of `prompt`, chat template included; loads no weights."""
+        """Return the number of tokens of `prompt` including the chat template; loads no weights."""
         return len(self.tokenizer.tokens(prompt))
 
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:
-        """Write an answer to `prompt`, completed within the budget where a constraint is given."""
+        """Generate an answer to `prompt`; with a constraint it is always completed within the budget."""
         if constraint is not None:
             constraint.require_bounds()
         tokens = self.tokenizer.tokens(prompt)
@@ -155,10 +155,10 @@ class InProcessEngine(ABC):
         capture: Capture | None = None,
         paths: Literal["canonical", "all"] = "canonical",
     ) -> Choice:
-        """How probable each option is as the model's answer, exactly: a sum over its surfaces' token paths.
+        """Compute the exact probability of each option as the answer: the sum over its surfaces' token paths.
 
-        `paths="all"` sums over every way to spell them, not only the tokenizer's own, to 1e-6: slow, for
-        audits. `capture` applies to the position where the answer begins.
+        `paths="all"` sums over every way to tokenize them, not only the tokenizer's own, to a precision of
+        1e-6. That is slow and meant for audits. `capture` applies to the position where the answer begins.
         """
         import numpy as np
 
@@ -184,7 +184,7 @@ class InProcessEngine(ABC):
                 verbs.blocks_to_choose(len(tokens), flat),
                 capture,
             )
-        # Relative to the likeliest path, so that options of vanishing mass can still be compared.
+        # Relative to the most likely path, so that options of vanishing mass can still be compared.
         likeliest = max(scores.totals)
         relative = iter(np.exp(np.array(scores.totals) - likeliest))
         weights = [sum(float(next(relative)) for _ in group) for group in groups]
@@ -197,9 +197,9 @@ class InProcessEngine(ABC):
         return Choice(best, shares, mass, "exact", scores.usage, captured, bound=0.0)
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
-        """How probable each token of `text` is as the model's answer. Raises `SpecError` for an empty text.
+        """Compute each token's probability as the answer. Raises `SpecError` for an empty `text`.
 
-        `capture` returns one position more than the text has tokens: before each, and after the last.
+        `capture` returns one position more than the text has tokens: before each token, and after the last.
         """
         self._check(capture)
         tokens = self.tokenizer.tokens(prompt)
@@ -222,7 +222,7 @@ class InProcessEngine(ABC):
     def _described(
         self, kind: str, arithmetic: str, can: frozenset[Capability], ways: Mapping[str, str]
     ) -> EngineInfo:
-        """The engine's `info`; its fingerprint pins the weights and `arithmetic`, how they are computed."""
+        """Return the engine's `info`; its fingerprint covers the weights and the `arithmetic`."""
         card = self._card
         if card.context_length is None:
             raise ModelError(f"{self.folder} does not say how long its context window is (config.json)")
@@ -238,7 +238,7 @@ class InProcessEngine(ABC):
         return MaskEngine(self.tokenizer.json, self._card.vocab_size, self.tokenizer.ends)
 
     async def _matcher(self, constraint: Constraint) -> Matcher:
-        """Compile a constraint in a thread of its own, so that neither event loop nor scheduler waits."""
+        """Compile a constraint in a separate thread, so that event loop and scheduler do not wait."""
 
         def compiled() -> Matcher:
             with self._making_masks:
@@ -258,7 +258,7 @@ class InProcessEngine(ABC):
             raise CapabilityError(self.lacks[capability])
 
     def _with_places(self, captured: Captured | None, prompt: Prompt) -> Captured | None:
-        """Add the token ranges of the prompt's data parts where attention was captured."""
+        """Add the token ranges of the prompt's data parts if attention was captured."""
         if captured is None or captured.attention is None:
             return captured
         places: dict[str, tuple[tuple[int, int], ...]] = {}
@@ -271,7 +271,7 @@ class InProcessEngine(ABC):
         return replace(captured, places=places)
 
     def _spelled(self, paths: list[tuple[int, ...]]) -> tuple[list[bytes], list[int | None], verbs.Spellings]:
-        """The bytes of each path, the end token where one text is a prefix of another, and the vocabulary."""
+        """Return each path's bytes, its end token (None unless another text extends it), the vocabulary."""
         with self._making_masks:
             spell = self._masks.spell
             if self._spellings is None:
@@ -288,7 +288,7 @@ class InProcessEngine(ABC):
         return encoded
 
     def _paths(self, options: Sequence[Option]) -> list[list[tuple[int, ...]]]:
-        """Canonical token paths of every option's surfaces, with an end token where one is a prefix."""
+        """Return the token paths of each option's surfaces; a path that others extend gets an end token."""
         owner: dict[tuple[int, ...], str] = {}
         paths: list[list[tuple[int, ...]]] = [[] for _ in options]
         for option, own in zip(options, paths, strict=True):

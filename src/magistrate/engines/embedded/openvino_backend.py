@@ -1,4 +1,4 @@
-"""A model in OpenVINO, rewritten for paged attention, that returns the logits of the wanted rows only."""
+"""A model in OpenVINO, rewritten for paged attention, that returns only the logits of the wanted rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from magistrate.errors import ModelError
 
 PRECISION = "f32"
 CACHE_PRECISION = "f16"
-ACTIVATION_GROUP = 32  # activations that share a scale where they meet 8-bit weights
+ACTIVATION_GROUP = 32  # activations that share a scale when multiplied with 8-bit weights
 WANTED = "sampled_tokens_indices"
 HIDDEN = "hidden_states"
 INPUTS = {
@@ -35,10 +35,10 @@ INPUTS = {
 def load(
     folder: Path, card: ModelCard, *, device: str, threads: int, cache_bytes: int, hidden_states: bool
 ) -> OpenVINOBackend:
-    """Load a model and check it by its self-test, where the catalogue has one.
+    """Load a model and run its self-test if the catalogue has one.
 
-    Raises `ModelError` for a model that fails it: a wrong build or a damaged file must be an error, never a
-    wrong verdict.
+    Raises `ModelError` if the test fails: a wrong build or a damaged file must be an error, never a wrong
+    verdict.
     """
     backend = OpenVINOBackend(
         folder, device=device, threads=threads, cache_bytes=cache_bytes, hidden_states=hidden_states
@@ -58,7 +58,7 @@ def load(
 
 
 def _selftest_problem(backend: OpenVINOBackend, card: ModelCard) -> str | None:
-    """What is wrong with the model's answer to its self-test; None if nothing is, or it has none."""
+    """Return the reason why the model fails its self-test; None if it passes or has none."""
     test = card.selftest
     if test is None:
         return None
@@ -72,8 +72,8 @@ def _selftest_problem(backend: OpenVINOBackend, card: ModelCard) -> str | None:
 class OpenVINOBackend:
     """Loads `openvino_model.xml` from `folder` and rewrites it for paged attention.
 
-    `cache_bytes` bounds the key-value cache. Raises `ModelError` for a model that the rewrite does not
-    understand.
+    `cache_bytes` limits the key-value cache. Raises `ModelError` for a model that the rewrite does not
+    support.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class OpenVINOBackend:
     def _outputs(self, counts: list[int]) -> list[RowOutput]:
         if not sum(counts):
             return [RowOutput(np.empty((0, self.vocabulary), np.float32), None) for _ in counts]
-        # Not copied: 16 rows of a large vocabulary are several megabytes.
+        # Not copied: 16 rows of a large vocabulary take several megabytes.
         logits = self._request.get_output_tensor(0).data.reshape(-1, self.vocabulary)
         logits = logits.astype(np.float32, copy=False)
         hidden = self._request.get_output_tensor(1).data if self._hidden_states else None
@@ -176,10 +176,10 @@ class OpenVINOBackend:
 
 
 def rounded(n: int) -> int:
-    """The size to which a batch of `n` tokens is padded: 2, 4, 8, then multiples of 8; 0 stays 0.
+    """Return the size to which a batch of `n` tokens is padded: 2, 4, 8, then multiples of 8; 0 stays 0.
 
-    A single token takes another kernel, whose last bits differ. And OpenVINO compiles and keeps kernels for
-    every new size, which takes longer than computing a few tokens more.
+    A single token uses another kernel, whose last bits differ. And OpenVINO compiles and keeps kernels for
+    every new size, which takes longer than computing a few more tokens.
     """
     if n <= 8:
         return 1 << max(n - 1, 1).bit_length() if n else 0
@@ -201,7 +201,7 @@ def _configuration(threads: int) -> dict[str, Any]:
 
 
 def _allocate_caches(openvino: Any, compiled: Any, request: Any, cache_bytes: int) -> list[np.ndarray]:
-    """One array `[blocks, heads, BLOCK, head_size]` for every layer's keys and values."""
+    """Allocate arrays `[blocks, heads, BLOCK, head_size]`, two per layer: for keys and for values."""
     ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
     layouts = [list(port.get_partial_shape())[1:] for port in ports]
     shapes = [[size.get_length() if size.is_static else -1 for size in layout] for layout in layouts]
@@ -226,10 +226,10 @@ def _allocate_caches(openvino: Any, compiled: Any, request: Any, cache_bytes: in
 
 
 def use_paged_attention(model: Any, *, hidden_states: bool) -> None:
-    """Rewrite `model` in place: its first output becomes the logits `[wanted, (1,) vocabulary]`.
+    """Rewrite `model` in place so that its first output is the logits `[wanted, (1,) vocabulary]`.
 
-    With `hidden_states` a second output `[wanted, 1 + layers, width]` holds the residual stream: the
-    embedding, then what each layer leaves.
+    With `hidden_states`, a second output `[wanted, 1 + layers, width]` contains the residual stream: the
+    embedding, then each layer's output.
     """
     from openvino import opset13 as ops
     from openvino._offline_transformations import paged_attention_transformation
@@ -254,10 +254,10 @@ def use_paged_attention(model: Any, *, hidden_states: bool) -> None:
 
 
 def _residual_stream(model: Any, head: Any) -> list[Any]:
-    """The inputs of all layers and the output of the last one.
+    """Return the inputs of all layers and the output of the last one.
 
     Every layer normalizes the stream twice, before attention and before its feed-forward part, and the
-    head once more; a root-mean-square norm begins with a square.
+    output head does so once more. A root-mean-square norm begins with a square, which identifies it.
     """
     width = head.input_value(0).get_partial_shape()[-1]
     squared = [

@@ -1,9 +1,9 @@
-"""Bookkeeping of the key-value cache: blocks shared between sequences, and the prefixes that are remembered.
+"""Bookkeeping of the key-value cache: blocks shared between sequences, and cached prefixes.
 
-A sequence is a list of blocks of `BLOCK` tokens. `BlockPool` counts who holds each block and copies a shared
-one before it is written (copy on write). `PrefixCache` remembers the texts that were read, as a tree of
-blocks, so that a prefix that several prompts share is computed once; the least recently used blocks are
-evicted when the pool needs room.
+A sequence is a list of blocks of `BLOCK` tokens. `BlockPool` counts the holders of each block and copies a
+shared one before it is written (copy on write). `PrefixCache` stores the texts that were processed as a
+tree of blocks, so that a prefix shared by several prompts is computed once. The least recently used blocks
+are evicted when the pool needs space.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-BLOCK = 32  # tokens in a block; OpenVINO's CPU kernel fixes this size for f16 caches
+BLOCK = 32  # tokens per block; OpenVINO's CPU kernel fixes this size for f16 caches
 TOKEN_BYTES = 4
 BLOCK_BYTES = BLOCK * TOKEN_BYTES
 
@@ -24,7 +24,7 @@ class OutOfBlocks(Exception):
 
 
 class CachedSequence:
-    """Tokens of one text held in the cache: a list of blocks and how many tokens they hold."""
+    """The cached tokens of one text: a list of blocks and the number of tokens in them."""
 
     __slots__ = ("blocks", "length")
 
@@ -34,15 +34,15 @@ class CachedSequence:
 
 
 def blocks_for(tokens: int) -> int:
-    """How many blocks `tokens` tokens take."""
+    """Return the number of blocks that `tokens` tokens take."""
     return -(-tokens // BLOCK)
 
 
 class BlockPool:
-    """Hands out `total` blocks, shares them between sequences and copies a shared one before it is written.
+    """Allocates `total` blocks, shares them between sequences and copies a shared one before it is written.
 
-    `copy(source, target)` copies the contents of one block. `evict()` is called when no block is free: it
-    gives up something and returns whether it did.
+    `copy(source, target)` copies the contents of one block. `evict()` is called when no block is free; it
+    releases something and returns whether it did.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """How many blocks nobody holds."""
+        """The number of free blocks."""
         return len(self._free)
 
     def holders(self, block: int) -> int:
-        """How many sequences hold that block."""
+        """Return the number of sequences that hold the block."""
         return self._references[block]
 
     def share(self, blocks: list[int], length: int) -> CachedSequence:
-        """A new sequence of `length` tokens that holds the same `blocks`."""
+        """Return a new sequence of `length` tokens that holds the same `blocks`."""
         shared = CachedSequence()
         shared.blocks = list(blocks)
         shared.length = length
@@ -73,11 +73,11 @@ class BlockPool:
         return shared
 
     def fork(self, sequence: CachedSequence, length: int) -> CachedSequence:
-        """The first `length` tokens of `sequence` as a new sequence that shares their blocks."""
+        """Return a new sequence of the first `length` tokens of `sequence`, sharing their blocks."""
         return self.share(sequence.blocks[: blocks_for(length)], length)
 
     def truncate(self, sequence: CachedSequence, length: int) -> None:
-        """Forget all tokens past the first `length`."""
+        """Remove all tokens after the first `length`."""
         keep = blocks_for(length)
         self._release(sequence.blocks[keep:])
         del sequence.blocks[keep:]
@@ -90,13 +90,13 @@ class BlockPool:
         sequence.length = 0
 
     def extend(self, sequence: CachedSequence, tokens: int) -> None:
-        """Make room for `tokens` more tokens. Raises `OutOfBlocks` and leaves the sequence valid."""
+        """Allocate space for `tokens` more tokens. Raises `OutOfBlocks` and leaves the sequence valid."""
         if tokens and sequence.length % BLOCK and self._references[sequence.blocks[-1]] > 1:
             shared = sequence.blocks[-1]
             own = self._take()
             self._copy(shared, own)
             sequence.blocks[-1] = own
-            # Taking a block may have evicted the other holder, so the shared block may be free now.
+            # Allocating a block may have evicted the other holder, so the shared block may be free now.
             self._release([shared])
         while len(sequence.blocks) < blocks_for(sequence.length + tokens):
             sequence.blocks.append(self._take())
@@ -119,7 +119,7 @@ class BlockPool:
 class Node:
     """One block of a text: its tokens as bytes (`key`), a sequence that holds it, and the blocks that follow.
 
-    Only a full block has children. `keys` are the children's keys, sorted; none is a prefix of another.
+    Only a full block has children. `keys` are the children's keys, sorted. No key is a prefix of another.
     """
 
     __slots__ = ("children", "held", "key", "keys", "parent")
@@ -132,9 +132,9 @@ class Node:
         self.children: dict[bytes, Node] = {}
 
     def nearest(self, key: bytes) -> tuple[Node | None, int]:
-        """The child that shares the longest prefix with `key`, and the length of that prefix in bytes.
+        """Return the child with the longest common prefix with `key`, and the length of that prefix in bytes.
 
-        In sorted order it is a neighbour of the place where `key` would stand.
+        In sorted order it is a neighbour of the position where `key` would be inserted.
         """
         if key in self.children:
             return self.children[key], len(key)
@@ -149,9 +149,9 @@ class Node:
 
 
 class PrefixCache:
-    """Texts that were read, as a tree of blocks; evicts the least recently used block when `pool` needs one.
+    """A tree of blocks of processed texts; evicts the least recently used block when `pool` needs one.
 
-    A node that is used moves to the end of `_order` after its children, so nodes at the front are leaves.
+    A used node moves to the end of `_order` after its children, so nodes at the front are leaves.
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -161,27 +161,27 @@ class PrefixCache:
         self._order: OrderedDict[Node, None] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many blocks are remembered."""
+        """Return the number of cached blocks."""
         return len(self._order)
 
     def match(self, tokens: np.ndarray) -> tuple[list[int], int]:
-        """The blocks of the longest remembered prefix of `tokens` (int32 `[n]`), and its length in tokens.
+        """Return the blocks of the longest cached prefix of `tokens` (int32 `[n]`) and its length in tokens.
 
-        At most n - 2: the last token must be computed for its logits, and a row of one token takes another
-        attention kernel, whose last bits would differ from those of the first reading.
+        The length is at most n - 2: the last token must be computed for its logits, and a row of one token
+        uses another attention kernel, whose last bits would differ from those of the first pass.
         """
         path, length = self._walk(tokens)
         return [node.held.blocks[0] for node in path], length
 
     def longest(self, tokens: np.ndarray) -> CachedSequence:
-        """A new sequence with what `match` finds, which counts as a use of it."""
+        """Return a new sequence with the result of `match`, and mark its blocks as used."""
         path, length = self._walk(tokens)
         for node in reversed(path):
             self._order.move_to_end(node)
         return self._pool.share([node.held.blocks[0] for node in path], length)
 
     def keep(self, tokens: np.ndarray, sequence: CachedSequence) -> None:
-        """Remember that `sequence` holds `tokens` (int32 `[n]`, from its first token on)."""
+        """Cache the blocks of `sequence`, which holds `tokens` (int32 `[n]`, from its first token on)."""
         text = tokens.astype(np.int32, copy=False).tobytes()
         node, path = self._root, []
         for index, block in enumerate(sequence.blocks[: -(-len(text) // BLOCK_BYTES)]):
@@ -194,7 +194,7 @@ class PrefixCache:
             self._order.move_to_end(node)
 
     def evict(self) -> bool:
-        """Free the least recently used block that no request holds; False where there is none."""
+        """Free the least recently used block that no request holds; return False if there is none."""
         for node in self._order:
             if not node.children and self._pool.holders(node.held.blocks[0]) == 1:
                 self._remove(node)
@@ -220,7 +220,7 @@ class PrefixCache:
     def _insert(self, parent: Node, key: bytes, block: int) -> Node:
         place = bisect_left(parent.keys, key)
         if place < len(parent.keys) and parent.keys[place].startswith(key):
-            return parent.children[parent.keys[place]]  # a longer one with this prefix serves as well
+            return parent.children[parent.keys[place]]  # a longer one with this prefix is equivalent
         if place and key.startswith(parent.keys[place - 1]):
             self._remove(parent.children[parent.keys[place - 1]])
         node = Node(key, self._pool.share([block], len(key) // TOKEN_BYTES), parent)
@@ -237,7 +237,7 @@ class PrefixCache:
 
 
 def shared_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    """How many leading tokens two token arrays have in common."""
+    """Return the length of the common prefix of two token arrays."""
     n = min(len(a), len(b))
     different = np.flatnonzero(a[:n] != b[:n])
     return int(different[0]) if len(different) else n

@@ -1,9 +1,9 @@
-"""The scheduler of in-process engines: one thread that owns the model and serves all requests together.
+"""The scheduler of in-process engines: one thread that owns the model and batches all requests.
 
-A request is a prompt to read and a program that goes on from there. A program is a generator: it yields the
-rows that it wants computed and is sent their outputs, so that each verb reads like straight-line code. Every
-step takes rows of all active requests, chunks of prompts and decoding steps alike, as many tokens as fit, and
-computes them in one forward pass; token masks are computed meanwhile.
+A request is a prompt to process and a program that continues from there. A program is a generator: it
+yields the rows that it wants computed and is sent their outputs, so that each verb reads like straight-line
+code. Every step collects rows of all active requests (chunks of prompts and decoding steps alike), as many
+tokens as fit, and computes them in one forward pass. Token masks are computed during the pass.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from magistrate.engines.embedded.backend import Backend, Row, RowOutput
 from magistrate.engines.embedded.prefix_cache import BLOCK, BlockPool, CachedSequence, shared_prefix
 from magistrate.errors import EngineBusy, EngineError, EngineGone, MagistrateError, OverLength
 
-CHUNK = 256  # tokens of one text in one forward pass, so that long texts do not hold up the others
+CHUNK = 256  # tokens of one text in one forward pass, so that long texts do not block the others
 STEP_TOKENS = 576  # tokens in one forward pass: two chunks of prompts and some decoding; more is no faster
-SPARE_BLOCKS = 2  # while a shared block is copied both are held; a backend may pad with a row of its own
+SPARE_BLOCKS = 2  # copying a shared block holds both; a backend may add a row of padding
 LOOKED_AT = 64  # waiting requests that are considered in one step
 
 
@@ -38,21 +38,21 @@ LOOKED_AT = 64  # waiting requests that are considered in one step
 
 
 def no_matcher() -> None:
-    """The default of `ForwardRequest.prepare`: no mask will be needed."""
+    """Return None: the default of `ForwardRequest.prepare`, for rows that need no mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardRequest:
-    """Rows that a program wants computed; `prepare` runs meanwhile and returns the next matcher."""
+    """Rows that a program wants computed; `prepare` runs during the pass and returns the next matcher."""
 
     rows: list[Row]
     prepare: Callable[[], Matcher | None] = no_matcher
 
 
 class Prefilled(NamedTuple):
-    """A prompt in the cache, which a program starts from.
+    """A prompt in the cache, from which a program starts.
 
-    `cached` of its tokens were in the cache before; `last` is the output at its last token.
+    `cached` of its tokens were in the cache before. `last` is the output at its last token.
     """
 
     backend: Backend
@@ -68,8 +68,8 @@ Program = Generator[ForwardRequest, list[RowOutput], Any]
 class Request:
     """A prompt (int32 `[n]`, at least one token) and the program that follows.
 
-    `blocks` is the most of the cache that both will hold; `capture` says what of the model's state is
-    captured at the prompt's last token.
+    `blocks` is the most blocks of the cache that both will hold. `capture` selects what of the model's
+    state is captured at the prompt's last token.
     """
 
     prompt: np.ndarray
@@ -82,12 +82,12 @@ class Request:
     program: Program | None = None
     rows: list[Row] = field(default_factory=list)
     prepare: Callable[[], Matcher | None] = no_matcher
-    size: int = 0  # tokens that its next forward pass computes
+    size: int = 0  # tokens in its next forward pass
     error: BaseException | None = None
 
     @property
     def reading(self) -> bool:
-        """The prompt is not in the cache yet."""
+        """Whether the prompt is not completely in the cache yet."""
         return self.program is None
 
     def wants(self, wanted: ForwardRequest) -> None:
@@ -96,14 +96,14 @@ class Request:
         self.size = sum(len(row.tokens) for row in wanted.rows)
 
     def read_on(self) -> None:
-        """Want the next chunk of the prompt."""
+        """Set the next forward pass to the next chunk of the prompt."""
         start, end = next(chunks(self.sequence.length, len(self.prompt)))
         last = range(end - start - 1, end - start) if end == len(self.prompt) else range(0)
         self.wants(ForwardRequest([Row(self.sequence, self.prompt[start:end].tolist(), last, self.capture)]))
 
 
 def chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Cut `[start, stop)` into pieces of at most `CHUNK`, none of one token unless that is all there is."""
+    """Split `[start, stop)` into ranges of at most `CHUNK`; none has length 1 unless the whole range does."""
     while start < stop:
         lone = stop - start == CHUNK + 1
         end = min(start + CHUNK - lone, stop)
@@ -116,10 +116,10 @@ def chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a scheduler has done so far.
+    """Counters of a scheduler's work so far.
 
     `forward_seconds` is the time in forward passes, `own_seconds` all other time of busy steps (admitting,
-    feeding, picking tokens), `mask_seconds` the time spent on masks during forward passes.
+    feeding, picking tokens), and `mask_seconds` the time spent on masks during forward passes.
     """
 
     steps: int = 0
@@ -131,11 +131,11 @@ class Counters:
 
 
 class Scheduler:
-    """Runs requests on a backend, which `load` makes in the scheduler's own thread at the first request.
+    """Runs requests on a backend, which `load` creates in the scheduler's own thread at the first request.
 
-    At most `most_active` requests are in the cache at the same time, at most `most_waiting` are unanswered.
-    When the backend fails, the active requests fail and the backend is loaded again, unless it has not
-    answered a single request since the last failure.
+    At most `most_active` requests are in the cache at the same time, and at most `most_waiting` are
+    unanswered. If the backend fails, the active requests fail and the backend is loaded again, unless it
+    has not answered a single request since the last failure.
     """
 
     def __init__(self, load: Callable[[], Backend], most_active: int, most_waiting: int = 1 << 16) -> None:
@@ -165,9 +165,9 @@ class Scheduler:
     ) -> Future[Any]:
         """Queue a prompt of at least one token and its program.
 
-        Both hold at most `blocks` of the cache; `capture` applies to the prompt's last token. Cancelling the
-        future frees them before the next forward pass. Raises `EngineBusy` if too many requests are
-        unanswered and `EngineGone` if none will be answered any more.
+        Both hold at most `blocks` of the cache. `capture` applies to the prompt's last token. Cancelling
+        the future frees the blocks before the next forward pass. Raises `EngineBusy` if too many requests
+        are unanswered, and `EngineGone` if the engine has stopped for good.
         """
         if os.getpid() != self._process:
             raise EngineGone(
@@ -234,7 +234,7 @@ class Scheduler:
                 # The frames of a kept error would hold the broken backend's memory.
                 traceback.clear_frames(error.__traceback__)
             self._deliver()
-            # After a crash the content of these sequences is unknown, so no request in flight may go on.
+            # After a crash the content of these sequences is unknown, so no request in flight may continue.
             for request in list(self._active):
                 self._fail(request, failure, backend)
             if isinstance(failure, EngineGone):
@@ -260,7 +260,7 @@ class Scheduler:
                 self._deliver()
 
     def _receive(self) -> bool:
-        """Take in the requests that arrived, waiting for one if there is nothing to do; False when closed."""
+        """Queue the requests that have arrived, waiting for one if idle; return False when closed."""
         while True:
             try:
                 idle = not self._active and not self._waiting
@@ -278,9 +278,10 @@ class Scheduler:
             self._waiting = deque(each for each in self._waiting if not each.future.cancelled())
 
     def _admit(self, backend: Backend) -> None:
-        """Start as many requests as the cache and the next step have room for, first come, first served.
+        """Start as many requests as the cache and the next step have space for, first come, first served.
 
-        A request that shares a prefix with a prompt that is being read waits for it, and is overtaken.
+        A request waits if it shares a prefix with a prompt that is being processed; later requests may
+        overtake it.
         """
         if not self._waiting or len(self._active) >= self._most_active:
             return
@@ -315,10 +316,10 @@ class Scheduler:
                 return
 
     def _step(self, backend: Backend) -> tuple[int, int, float]:
-        """One forward pass over as many active requests as fit; returns rows, tokens, seconds of masks.
+        """Run one forward pass over as many active requests as fit; return rows, tokens and mask seconds.
 
-        The request that has waited longest comes first, so that each gets its turn; then the smallest ones,
-        so that long prompts do not hold up decoding.
+        The request that has waited longest comes first, so that each gets its turn. Then come the smallest
+        ones, so that long prompts do not block decoding.
         """
         first, *others = self._active
         chosen = [first]
@@ -346,7 +347,7 @@ class Scheduler:
         return len(rows), tokens, masks
 
     def _advance(self, request: Request, outputs: list[RowOutput], backend: Backend) -> None:
-        """Go on with the prompt, or run the program until it wants more rows or ends."""
+        """Continue with the prompt, or run the program until it wants more rows or ends."""
         try:
             if request.error is not None:
                 raise request.error
@@ -363,14 +364,14 @@ class Scheduler:
             self._leave(request, backend)
             self._results.append((request.future, stop.value))
         except BaseException as error:
-            # A panic of a compiled library is no Exception: passed on as it is, it would end waiting tasks.
+            # A panic of a compiled library is no Exception; raised unchanged, it would end the waiting tasks.
             self._fail(
                 request, error if isinstance(error, Exception) else _failed("a request", error), backend
             )
 
     def _deliver(self) -> None:
-        """Hand out results. Their receivers wake up and compete for the interpreter, so this is done while a
-        forward pass runs or the thread is idle."""
+        """Set the results of finished requests. Their receivers wake up and compete for the interpreter, so
+        this is done during a forward pass or while the thread is idle."""
         for future, value in self._results:
             self._settle(future, value, None)
         self._answered += len(self._results)
@@ -381,7 +382,7 @@ class Scheduler:
         self._settle(request.future, None, error)
 
     def _leave(self, request: Request, backend: Backend) -> None:
-        """Remove an active request and free what it holds."""
+        """Remove an active request and free its blocks."""
         self._active.remove(request)
         if request.program is not None:
             request.program.close()
@@ -399,7 +400,7 @@ class Scheduler:
         )
 
     def _end(self, error: Exception) -> None:
-        """Fail every request that still waits; a later one starts a new thread or gets `EngineGone`."""
+        """Fail every waiting request; a later one starts a new thread or gets `EngineGone`."""
         self._deliver()
         with self._lock:
             left = [*self._active, *self._waiting]
@@ -422,11 +423,11 @@ class Scheduler:
             else:
                 future.set_exception(error)
         except InvalidStateError:
-            pass  # cancelled meanwhile
+            pass  # cancelled in the meantime
 
 
 def _gains(reader: Request, request: Request, cached: int) -> bool:
-    """Whether `request` would find at least one more block in the cache once `reader` has read its prompt."""
+    """Return whether `request` would find more cached blocks after `reader` has processed its prompt."""
     if not reader.reading:
         return False
     shared = min(shared_prefix(reader.prompt, request.prompt), len(request.prompt) - 2)
@@ -434,7 +435,7 @@ def _gains(reader: Request, request: Request, cached: int) -> bool:
 
 
 def _prepare(chosen: list[Request]) -> None:
-    """Do what can be done before the logits are known; an error is kept with its request."""
+    """Do the work that does not need the logits; an error is stored in its request."""
     matchers = []
     for request in chosen:
         try:

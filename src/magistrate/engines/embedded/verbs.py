@@ -1,8 +1,8 @@
 """The three verbs as programs for the scheduler; each starts from a prompt that is in the cache.
 
-Rows of one token take another attention kernel than longer rows, with other last bits. So given text is never
-read in rows of one token, and written text is always computed in the same rows: the same question gets the
-same answer, whatever else is in the batch.
+Rows of one token use another attention kernel than longer rows, with different last bits. So a given text
+is never processed in rows of one token, and generated text is always computed in the same rows. The same
+question then gets the same answer, whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from magistrate.constraints.masks import Matcher
 
 
-SPELLINGS_AT_ONCE = 32  # partial spellings that are followed in one forward pass
-SPELLINGS_LEFT = 1e-6  # share of the found probability that spellings not followed to their end may have
+SPELLINGS_AT_ONCE = 32  # partial spellings that are computed in one forward pass
+SPELLINGS_LEFT = 1e-6  # largest share of the found probability that unfinished spellings may still have
 
 Path = tuple[int, ...]
 
 
 class PathScores(NamedTuple):
-    """Log-probability of every path in nats, its usage, and what was captured where the answer begins."""
+    """The log-probability of every path in nats, the usage, and the state where the answer begins."""
 
     totals: list[float]
     usage: Usage
@@ -42,7 +42,7 @@ class PathScores(NamedTuple):
 
 
 class TokenScores(NamedTuple):
-    """Log-probability of every token of a text, float64 `[n]` in nats, its usage, and what was captured."""
+    """The log-probability of every token of a text, float64 `[n]` in nats, the usage, and captured state."""
 
     logprobs: np.ndarray
     usage: Usage
@@ -51,7 +51,7 @@ class TokenScores(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The tokens that `generate` wrote, and how."""
+    """The tokens that `generate` produced, and how it ended."""
 
     tokens: Path
     finished: bool
@@ -77,7 +77,7 @@ def choose(
     forks = [pool.fork(prefilled.sequence, prefilled.sequence.length) for _ in tree]
     try:
         if tree:
-            # The last token is repeated so that no row has one token; what it predicts is not used.
+            # The last token is repeated so that no row has one token. Its prediction is not used.
             rows = [
                 Row(fork, [*leaf, leaf[-1]], range(len(leaf))) for fork, leaf in zip(forks, tree, strict=True)
             ]
@@ -97,7 +97,7 @@ def choose(
 
 
 def leaves(paths: Sequence[Path]) -> list[Path]:
-    """What must be read after a prompt to score all `paths`; no leaf is a prefix of another."""
+    """Return the token sequences to process for scoring all `paths`; none is a prefix of another."""
     needed = sorted({path[:-1] for path in paths if len(path) > 1})
     return [
         each
@@ -107,7 +107,7 @@ def leaves(paths: Sequence[Path]) -> list[Path]:
 
 
 def blocks_to_choose(prompt: int, paths: Sequence[Path]) -> int:
-    """How many blocks `choose` holds for a prompt of `prompt` tokens; branches share only its full blocks."""
+    """Return how many blocks `choose` needs after `prompt` tokens; branches share only full blocks."""
     branches = sum(blocks_for(prompt + len(leaf) + 1) - prompt // BLOCK for leaf in leaves(paths))
     return blocks_for(prompt) + branches
 
@@ -116,14 +116,14 @@ def blocks_to_choose(prompt: int, paths: Sequence[Path]) -> int:
 
 
 class Spellings:
-    """Which tokens can begin the rest of a text; `vocabulary` maps each token's bytes to its id."""
+    """Finds the tokens that can begin the rest of a text; `vocabulary` maps each token's bytes to its id."""
 
     def __init__(self, vocabulary: Mapping[bytes, int]) -> None:
         self._vocabulary = vocabulary
         self._longest = max(map(len, vocabulary))
 
     def steps(self, text: bytes, at: int) -> list[tuple[int, int]]:
-        """Tokens that spell `text[at:end]`, as pairs `(token, end)`."""
+        """Return the tokens that spell `text[at:end]`, as pairs `(token, end)`."""
         ends = range(at + 1, min(len(text), at + self._longest) + 1)
         return [(self._vocabulary[text[at:end]], end) for end in ends if text[at:end] in self._vocabulary]
 
@@ -135,11 +135,11 @@ def choose_all(
     spellings: Spellings,
     capture: Capture | None = None,
 ) -> Generator[ForwardRequest, list[RowOutput], PathScores]:
-    """Log-probability of every text, summed over all its spellings, each followed by its token of `ends`.
+    """Compute each text's log-probability over all its spellings, each followed by its token of `ends`.
 
-    A model can write `hallucinated` in hundreds of ways, of which the tokenizer's own has nearly all the
-    probability; this says how nearly. Partial spellings are followed in the order of their probability,
-    until those left have together less than `SPELLINGS_LEFT` of what was found.
+    A model can write `hallucinated` in hundreds of ways. The tokenizer's own has nearly all the
+    probability; this function measures how nearly. Partial spellings are followed in the order of their
+    probability, until the rest together have less than `SPELLINGS_LEFT` of what was found.
     """
     state = None if capture is None else captured(prefilled.last, capture)
     pool = prefilled.backend.pool
@@ -182,7 +182,7 @@ def choose_all(
 
 
 def blocks_to_choose_all(prompt: int, texts: Sequence[bytes]) -> int:
-    """How many blocks `choose_all` holds for a prompt of `prompt` tokens."""
+    """Return how many blocks `choose_all` needs for a prompt of `prompt` tokens."""
     longest = max(map(len, texts)) + 1
     return blocks_for(prompt) + SPELLINGS_AT_ONCE * (blocks_for(prompt + longest) - prompt // BLOCK)
 
@@ -197,7 +197,7 @@ def likelihood(
     usage = Usage(calls=1, prompt=prefilled.sequence.length + len(text), cached=prefilled.cached)
     scores = [logprobs(prefilled.last.logits, text[:1])]
     states = [] if capture is None else [captured(prefilled.last, capture)]
-    # The last token is read too, so that a short text is no row of one token.
+    # The last token is processed too, so that a short text is not a row of one token.
     for start, end in chunks(0, len(text)) if len(text) > 1 or capture is not None else ():
         given = [*text[start:end]] if len(text) > 1 else [text[0]] * 2
         scored = text[start + 1 : end + 1]
@@ -210,9 +210,9 @@ def likelihood(
 
 
 def generate(prefilled: Prefilled, decoder: Decoder) -> Generator[ForwardRequest, list[RowOutput], Decoded]:
-    """Let `decoder` write until it is done, showing it the logits after every run of tokens it appends.
+    """Run `decoder` until it is done, giving it the logits after every run of tokens that it appends.
 
-    The prompt that was read ends with the tokens that the decoder had written already.
+    The prefilled prompt ends with the tokens that the decoder had already written.
     """
     pool, sequence = prefilled.backend.pool, prefilled.sequence
     given = sequence.length - len(decoder.tokens)
@@ -236,29 +236,29 @@ def generate(prefilled: Prefilled, decoder: Decoder) -> Generator[ForwardRequest
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Natural log-probabilities, float64, of logits `[..., vocabulary]`."""
+    """Return natural log-probabilities, float64, of logits `[..., vocabulary]`."""
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=-1, keepdims=True)
     return np.asarray(wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True)))
 
 
 def log_sum_exp(logits: np.ndarray) -> float:
-    """The natural logarithm of the sum of the exponentials of logits `[vocabulary]`.
+    """Return the natural logarithm of the sum of the exponentials of logits `[vocabulary]`.
 
-    In float32 but for the sum, which is exact to about 1e-7: in float64 the probabilities of a long text
-    would take as long as its forward pass.
+    Computed in float32 except for the sum, and exact to about 1e-7. In float64 the probabilities of a long
+    text would take as long as its forward pass.
     """
     top = logits.max()
     return float(top) + float(np.log(np.exp(logits - top).sum(dtype=np.float64)))
 
 
 def logprobs(logits: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
-    """What each row of `logits` `[len(tokens), vocabulary]` gives the token beside it: float64, in nats."""
+    """Return each token's log-probability under its row of `logits` `[n, vocabulary]`: float64, in nats."""
     return np.array([float(row[token]) - log_sum_exp(row) for row, token in zip(logits, tokens, strict=True)])
 
 
 def captured(output: RowOutput, capture: Capture) -> Captured:
-    """What `capture` names, at every position of `output`."""
+    """Return the state that `capture` selects, at every position of `output`."""
     n, vocabulary = output.logits.shape
     top = min(capture.top, vocabulary)
     tokens, likeliest, entropies = np.empty((n, top), np.int32), np.empty((n, top)), np.empty(n)
@@ -275,7 +275,7 @@ def captured(output: RowOutput, capture: Capture) -> Captured:
 
 
 def joined(parts: Sequence[Captured]) -> Captured:
-    """Captures of consecutive positions as one."""
+    """Concatenate captures of consecutive positions."""
     hidden = [part.hidden for part in parts if part.hidden is not None]
     attention = [part.attention for part in parts if part.attention is not None]
     return Captured(
@@ -288,28 +288,28 @@ def joined(parts: Sequence[Captured]) -> Captured:
 
 
 def _padded_attention(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Attention `[layers, heads, n, read]` of consecutive parts, each padded to the longest `read`."""
+    """Concatenate attention `[layers, heads, n, read]` of consecutive parts, padded to the longest `read`."""
     read = max(part.shape[3] for part in parts)
     return np.concatenate(
         [np.pad(part, ((0, 0), (0, 0), (0, 0), (0, read - part.shape[3]))) for part in parts], axis=2
     )
 
 
-# --- writing a text -------------------------------------------------------------------------------
+# --- generating a text ----------------------------------------------------------------------------
 
-SLACK = 16  # tokens kept for the model's own choice of values; with fewer, strings and lists are closed
-TRIED = 8  # likeliest tokens tried when the picked one would move the end out of reach
-WANTED = 5  # likeliest tokens shown in a trace
+SLACK = 16  # tokens reserved for the model's own choice of values; with fewer, strings and lists are closed
+TRIED = 8  # most likely tokens tried when the picked one would move the end out of reach
+WANTED = 5  # most likely tokens shown in a trace
 
 
 class Decoder:
-    """The state of one text being written. It never touches the model, it only sees logits.
+    """The state of one text being generated. It sees only logits, never the model.
 
-    Under a constraint the text is always completed within `sampling.max_tokens`. From time to time a dry run
-    counts how many tokens would close the text. When few are left to spare, the decoder becomes careful: it
-    closes strings and lists, lets the model choose values, and appends only tokens after which a dry run
-    still finds an end. If a single token moved the end out of reach, the decoder goes back to where an end
-    was last in reach. `steered` says that something else was written than the model wanted.
+    Under a constraint the text is always completed within `sampling.max_tokens`. From time to time a dry
+    run counts how many tokens would close the text. When few are left to spare, the decoder becomes
+    careful: it closes strings and lists, lets the model choose values, and appends only tokens after which
+    a dry run still finds an end. If a single token moved the end out of reach, the decoder returns to where
+    an end was last in reach. `steered` is True if something other than the model's choice was written.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, matcher: Matcher | None, sampling: Sampling) -> None:
@@ -318,7 +318,7 @@ class Decoder:
         self.forced_count = 0
         self.finished = False
         self.steered = False
-        self.kept = 0  # how many tokens the last call of `write` left as they were
+        self.kept = 0  # how many tokens the last call of `write` left unchanged
         self._tokenizer = tokenizer
         self._matcher = matcher
         self._sampling = sampling
@@ -327,13 +327,13 @@ class Decoder:
         self._spare = 0
         self._careful = False
         self._prepared = False
-        self._looked: tuple[int, int, int, Matcher] | None = None  # state where it just looked ahead
+        self._looked: tuple[int, int, int, Matcher] | None = None  # state at the last successful look-ahead
         self._reachable: tuple[int, int, int, Matcher, np.ndarray] | None = None
-        self._instead: np.ndarray | None = None  # logits to go on with after going back
+        self._instead: np.ndarray | None = None  # logits to continue with after going back
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is to be written."""
+        """Whether the text is complete or the budget is spent."""
         return self.finished or (self._matcher is None and self._remaining <= 0)
 
     @property
@@ -341,7 +341,7 @@ class Decoder:
         return self._sampling.max_tokens - len(self.tokens)
 
     def begin(self) -> None:
-        """Write the tokens that the constraint forces before the model's first choice.
+        """Append the tokens that the constraint forces before the model's first choice.
 
         Raises `ConstraintError` if the constraint cannot be completed within the budget.
         """
@@ -355,7 +355,7 @@ class Decoder:
         self._append_forced(self._matcher)
 
     def prepare(self) -> Matcher | None:
-        """Look ahead while the logits are computed; returns the matcher whose mask `write` will need."""
+        """Look ahead while the logits are computed; return the matcher whose mask `write` will need."""
         if not self._prepared:
             self._prepared = True
             if self._matcher is not None and not self._careful and len(self.tokens) >= self._look_at:
@@ -363,7 +363,7 @@ class Decoder:
         return self._matcher
 
     def write(self, logits: np.ndarray) -> None:
-        """Append one token chosen from `logits` `[vocabulary]`, and the run that it forces."""
+        """Append one token chosen from `logits` `[vocabulary]`, and the tokens that it forces."""
         self.prepare()
         self._prepared = False
         if self._instead is not None:
@@ -388,7 +388,7 @@ class Decoder:
             matcher.consume([token])
             self._append_forced(matcher)
 
-    # --- the end in time ----------------------------------------------------------------------------
+    # --- ending in time --------------------------------------------------------------------------------
 
     def _look_ahead(self, matcher: Matcher) -> None:
         """Check that the end is in reach, and decide when to look again: halfway to where it may not be."""
@@ -413,7 +413,7 @@ class Decoder:
         return logits
 
     def _in_reach(self, matcher: Matcher, logits: np.ndarray, mask: np.ndarray, picked: int) -> int:
-        """The picked token if the end stays in reach after it, else the likeliest token that leaves it so."""
+        """Return the picked token if the end stays in reach, else the most likely token that allows it."""
         chosen = None
         for token in self._candidates(matcher, logits, mask, picked):
             if token in self._tokenizer.ends:
@@ -430,7 +430,7 @@ class Decoder:
                 raise ConstraintError(
                     f"the constraint could not be completed within {self._sampling.max_tokens} tokens"
                 )
-            # One token of it only: the next choice may be the model's again.
+            # Only one token of it: the model may choose again after that.
             chosen = path[0] if path else self._tokenizer.ends[0]
         self.steered |= chosen != picked
         return chosen
@@ -452,7 +452,7 @@ class Decoder:
     # --- picking and appending ----------------------------------------------------------------------
 
     def _pick(self, logits: np.ndarray) -> tuple[int, np.ndarray | None]:
-        """A token that the mask allows, and the mask where it was needed."""
+        """Return a token that the mask allows, and the mask if it was computed."""
         sampling, matcher = self._sampling, self._matcher
         if sampling.temperature == 0 and not sampling.trace:
             likeliest = int(logits.argmax())
@@ -463,9 +463,9 @@ class Decoder:
         return (int(allowed.argmax()) if sampling.temperature == 0 else self._draw(allowed)), mask
 
     def _draw(self, allowed: np.ndarray) -> int:
-        """Sample a token from logits, in which tokens that are not allowed are minus infinity."""
+        """Sample a token from logits in which disallowed tokens are minus infinity."""
         sampling = self._sampling
-        with np.errstate(over="ignore"):  # a tiny temperature: all but the likeliest become impossible
+        with np.errstate(over="ignore"):  # at a tiny temperature all but the most likely become impossible
             weights = np.exp((allowed.astype(np.float64) - allowed.max()) / sampling.temperature)
         kept = weights >= sampling.min_p
         if sampling.top_p < 1:

@@ -1,8 +1,8 @@
-"""Models of the embedded engine: the catalogue, pulling, locating and describing them.
+"""Models of the embedded engine: the catalogue, and functions to pull, locate and describe them.
 
 `pull(name)` downloads a model of the catalogue, `locate(name_or_path)` returns the folder that the engine
-loads, `describe(folder)` reads what the folder says about its model. A name or a GGUF's path may end in
-`:f16` for weights of 16 bits instead of 8, in a folder of its own.
+loads, and `describe(folder)` reads the folder's description of its model. A name or a GGUF's path may end
+in `:f16` for weights of 16 bits instead of 8, which get a separate folder.
 """
 
 from magistrate.engines.models.catalogue import (

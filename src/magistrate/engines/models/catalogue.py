@@ -58,11 +58,11 @@ class HubSource:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One model of the catalogue, with the weights that were asked for.
+    """A model of the catalogue, with the requested weights.
 
-    `sha256` (64 lower-case hexadecimal digits) and `size` (bytes) are those of the GGUF file.
-    `parameters` is a count, `context_length` is in tokens, `licence_source` says where the licence was read.
-    `update` names the folder in `updates` whose low-rank update is added to the weights; empty for none.
+    `sha256` (64 lower-case hexadecimal digits) and `size` (bytes) are those of the GGUF file. `parameters`
+    is a count, `context_length` is in tokens, and `licence_source` is where the licence was read. `update`
+    names the folder in `updates` whose low-rank update is added to the weights; empty for none.
     """
 
     name: str
@@ -93,7 +93,7 @@ class ModelEntry:
 
     @cached_property
     def identity(self) -> str:
-        """A sha256 that identifies the weights: that of the GGUF, combined with that of an update if any."""
+        """A sha256 that identifies the weights: the GGUF's, combined with that of an update if any."""
         if self.update_file is None:
             return self.sha256
         both = self.sha256 + hashlib.sha256(self.update_file.read_bytes()).hexdigest()
@@ -114,7 +114,7 @@ class ModelEntry:
 
 
 def named(name: str, weights: Weights) -> str:
-    """The name of a model with these weights: `name` or `name:f16`."""
+    """Return the name of a model with these weights: `name` or `name:f16`."""
     return name if weights == USUAL else f"{name}:{weights}"
 
 
@@ -124,7 +124,7 @@ def split(spec: str, names: Container[str]) -> tuple[str, Weights | None]:
     `names` are the catalogue's. Raises `SpecError` for an unknown ending.
     """
     base, colon, ending = spec.rpartition(":")
-    # A path may hold a colon itself, as "C:\\models" does.
+    # A path may contain a colon itself, as "C:\\models" does.
     if not colon or "/" in ending or "\\" in ending or Path(spec).expanduser().exists():
         return spec, None
     for weights in WEIGHTS:
@@ -140,7 +140,7 @@ def split(spec: str, names: Container[str]) -> tuple[str, Weights | None]:
 
 @cache
 def entries() -> tuple[ModelEntry, ...]:
-    """Every model of the catalogue, in order."""
+    """Return every model of the catalogue, in order."""
     text = files(__package__).joinpath("catalogue.toml").read_text(encoding="utf-8")
     listed = tomllib.loads(text)["model"]
     rows = {row["name"]: row for row in listed}
@@ -151,7 +151,7 @@ def entries() -> tuple[ModelEntry, ...]:
 
 
 def entry(name: str) -> ModelEntry:
-    """The model called `name` or `name:weights`. Raises `SpecError` that lists similar names or weights."""
+    """Return the model called `name` or `name:weights`. Raises `SpecError` that suggests similar ones."""
     base, weights = split(name, names())
     for row in entries():
         if row.name == base:
@@ -160,24 +160,24 @@ def entry(name: str) -> ModelEntry:
 
 
 def names() -> tuple[str, ...]:
-    """The catalogue's names."""
+    """Return the catalogue's names."""
     return tuple(row.name for row in entries())
 
 
 def default() -> ModelEntry:
-    """The model that is used if you name none."""
+    """Return the model that is used if you name none."""
     return next(row for row in entries() if row.default)
 
 
 def by_hash(sha256: str) -> ModelEntry | None:
-    """The model whose GGUF has that hash, or None."""
+    """Return the model whose weights have that `identity`, or None."""
     return next((row for row in entries() if row.identity == sha256), None)
 
 
 def unknown(name: str) -> str:
-    """The error message for a name that the catalogue does not have."""
+    """Return the error message for a name that is not in the catalogue."""
     known = names()
-    # People leave off the end of a long name, so its beginning is compared as well.
+    # People omit the end of a long name, so its beginning is compared as well.
     begins = {row[: len(name) + 1]: row for row in reversed(known)} | {row: row for row in known}
     close = difflib.get_close_matches(name.lower(), begins, n=3, cutoff=0.7)
     near = list(dict.fromkeys(begins[match] for match in close))

@@ -1,4 +1,4 @@
-"""Runs downloaders and importers in child processes, so that their memory, output and crashes stay there.
+"""Run downloaders and importers in child processes, to isolate their memory, output and crashes.
 
 A child ends with its parent.
 """
@@ -27,7 +27,7 @@ class ChildResult:
     stderr: str
 
     def reason(self) -> str:
-        """The last lines of its standard error, joined; else how it ended."""
+        """Return the last lines of its standard error, joined; if it is empty, how the child ended."""
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         if lines:
             return " | ".join(lines[-3:])[-600:]
@@ -44,8 +44,8 @@ def run(
 ) -> ChildResult:
     """Run Python with `arguments` inside `scratch`, reporting the bytes that appear there.
 
-    `total` is how many bytes `stage` will have written at its end, None if unknown. An interrupt of this
-    process ends the child first.
+    `total` is the number of bytes that `stage` will have written at its end, None if unknown. If this
+    process is interrupted, the child is ended first.
     """
     if not sys.executable:
         raise ModelError("this Python does not know its own executable, so models cannot be pulled from it")
@@ -81,7 +81,7 @@ def run(
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the files below a folder; files that vanish meanwhile count as none."""
+    """Return the bytes of the files below a folder; files that vanish in the meantime count as 0."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

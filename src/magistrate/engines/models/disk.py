@@ -1,6 +1,6 @@
-"""Writes model folders atomically: a folder is there whole or not at all.
+"""Write model folders atomically: a folder exists completely or not at all.
 
-Work happens in a hidden folder beside the target, which is renamed at the end. A file lock, which the
+The work is done in a hidden folder next to the target, which is renamed at the end. A file lock, which the
 operating system releases when its process ends, lets one process work while others wait for its result.
 """
 
@@ -35,12 +35,12 @@ _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 def quiet(stage: str, done: int, total: int | None) -> None:
-    """A report function that ignores its input."""
+    """Do nothing: a report function that ignores its input."""
 
 
 @contextlib.contextmanager
 def claimed(target: Path, report: Report = quiet) -> Iterator[Path]:
-    """An empty scratch folder beside `target` that belongs to this process alone; removed at the end.
+    """Yield an empty scratch folder next to `target` for this process alone; it is removed at the end.
 
     Waits while another process works on the same target. Removes scratch folders of killed processes. Disk
     errors become `ModelError`.
@@ -54,12 +54,12 @@ def claimed(target: Path, report: Report = quiet) -> Iterator[Path]:
             try:
                 yield scratch
             finally:
-                # Such a child may also have written while the old one was swept, so again.
+                # Such a child may have written while the old folder was removed, so remove again.
                 _sweep(target)
 
 
 def publish(folder: Path, target: Path, scratch: Path) -> None:
-    """Rename a finished `folder` to `target`, replacing what was there."""
+    """Rename a finished `folder` to `target`, replacing an existing one."""
     for path in folder.iterdir():
         with path.open("rb+") as file:
             os.fsync(file.fileno())
@@ -73,7 +73,7 @@ def on_disk(folder: Path) -> Iterator[None]:
     """Turn disk errors below `folder` into a `ModelError` that says what to do."""
     try:
         yield
-    except BrokenPipeError:  # a report's reader went away, not the disk
+    except BrokenPipeError:  # the reader of a report is gone; the disk is fine
         raise
     except OSError as error:
         if error.errno in _FULL:
@@ -85,7 +85,7 @@ def on_disk(folder: Path) -> Iterator[None]:
 
 
 def full(folder: Path) -> str:
-    """The error message for a full disk."""
+    """Return the error message for a full disk."""
     return (
         f"the disk is full: the model does not fit under {folder}; nothing was kept; "
         "free some space or set MAGISTRATE_HOME to a folder on a larger disk"
@@ -117,13 +117,13 @@ def copy(source: IO[bytes], target: Path, limit: int, report: Report = quiet) ->
 
 
 def sha256(path: Path, report: Report = quiet) -> str:
-    """The sha256 of a file; cached in this process while its size and modification time stay the same."""
+    """Return the sha256 of a file; cached in this process for the same size and modification time."""
     stat = path.stat()
     return _sha256(path.resolve(), stat.st_size, stat.st_mtime_ns, _Ignored(report))
 
 
 class _Ignored:
-    """A callback that takes no part in the cache's key."""
+    """A callback that is not part of the cache key."""
 
     def __init__(self, report: Report) -> None:
         self.report = report

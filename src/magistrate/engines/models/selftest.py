@@ -1,6 +1,6 @@
-"""Self-tests of models: log-probabilities that a model must give, so that a wrong build is an error.
+"""Self-tests of models: log-probabilities that a model must produce, so that a wrong build is an error.
 
-The expected values were computed by transformers in f32 on the same dequantized weights, and written to
+The expected values were computed by transformers in f32 on the same dequantized weights and written to
 `selftests.json` by `benchmarks/selftest_values.py`.
 """
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 VALUES = "selftests.json"
 
-# Mean and largest difference of a log-probability that is accepted, in nats. Measured on the models that
+# Accepted mean and largest difference of a log-probability, in nats. Measured on the models that
 # have values: q8 with 8-bit activations .05 to .11 and .20 to .41, without them under .001; f16
-# .002 and .006. The importer's wrong Q4_1 is 1.1 and 3.1 off, heads in each other's places in all layers 5.2
-# and 16, in one layer alone .2 to .65 and .7 to 2.
+# .002 and .006. The importer's wrong Q4_1 is off by 1.1 and 3.1, swapped heads in all layers by 5.2
+# and 16, in a single layer by .2 to .65 and .7 to 2.
 ALLOWED: Mapping[str, tuple[float, float]] = {"q8": (0.25, 0.9), "f16": (0.1, 0.4)}
 
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """Tokens to read and the log-probabilities that must follow.
+    """Tokens to process and the log-probabilities that must follow.
 
-    `positions` are indices into `tokens`, ascending. For each, `ids` are some tokens that may follow, the
-    likeliest first, and `logprobs` their natural log-probabilities; `mean` and `most` bound the mean and the
+    `positions` are ascending indices into `tokens`. For each, `ids` are some possible next tokens, the most
+    likely first, and `logprobs` their natural log-probabilities. `mean` and `most` limit the mean and the
     largest difference from these, in nats.
     """
 
@@ -43,7 +43,7 @@ class SelfTest:
 
 
 def expected(gguf_sha256: str | None, weights: str = "q8") -> SelfTest | None:
-    """The self-test of the model converted from the GGUF with that hash, with weights q8 or f16; or None."""
+    """Return the self-test for the GGUF with that hash, converted with weights q8 or f16, or None."""
     found = None if gguf_sha256 is None else _values().get(gguf_sha256)
     if found is None:
         return None
@@ -59,7 +59,7 @@ def expected(gguf_sha256: str | None, weights: str = "q8") -> SelfTest | None:
 
 
 def problem(test: SelfTest, logits: np.ndarray) -> str | None:
-    """What is wrong with `logits`, floats `[len(test.positions), vocabulary]`; None if nothing is."""
+    """Return why `logits`, floats `[len(test.positions), vocabulary]`, fail the test; None if they pass."""
     import numpy as np
 
     logits = np.asarray(logits, dtype=np.float64)

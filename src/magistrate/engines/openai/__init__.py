@@ -1,4 +1,4 @@
-"""Models on servers that speak OpenAI's protocol: `openai:MODEL`, with `--base-url`."""
+"""Models on servers with OpenAI's protocol: `openai:MODEL`, with `--base-url`."""
 
 from magistrate.engines.openai.engine import open_engine
 

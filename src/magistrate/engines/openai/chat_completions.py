@@ -1,7 +1,7 @@
-"""Servers that answer chat completions, and those that also score prompts, as vLLM does.
+"""Servers that answer chat completions, and servers that also score prompts (as vLLM does).
 
-Requests for texts and labels, and how their answers are read. A server that turns chats into tokens and tells
-the log-probabilities of a prompt gives exact choices and likelihoods.
+Requests for texts and labels, and parsing of their answers. A server that tokenizes chats and returns the
+log-probabilities of a prompt gives exact choices and likelihoods.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ from magistrate.errors import (
 from magistrate.types import ASSISTANTS, Data, Message, Prompt, Usage
 
 PATH = "chat/completions"
-LEAST_MASS = 0.01  # a model that gives all answers together less than this wants to say something else
+LEAST_MASS = 0.01  # below this total for all answers, the model wants to say something else
 UNLISTED = "hardly any answer was among the likeliest tokens, so it was asked for in words"
-# Four ASCII letters are a token, white space is one, any other character is one, or two if not ASCII.
+# Estimate: four ASCII letters are a token, white space is one, any other character one (two if not ASCII).
 RUNS = re.compile(r"[A-Za-z]+|\s+|[\x21-\x7e]|.", re.DOTALL)
 
 
 class ChatServer:
-    """Answers the verbs by `/chat/completions`; `window` is the context window in tokens, 0 if unknown."""
+    """Implements the verbs with `/chat/completions`; `window` is the context window (0: unknown)."""
 
     def __init__(
         self, client: Requests, model: str, capabilities: ServerCapabilities, options: Options, window: int
     ) -> None:
         self._client, self._model = client, model
         self._capabilities, self._options = capabilities, options
-        self._window = window if capabilities.cuts else 0  # others refuse what does not fit, by exact count
+        self._window = window if capabilities.cuts else 0  # others reject what does not fit, by exact count
         self._method = choose_method(capabilities, options)
 
     async def count(self, prompt: Prompt) -> int:
-        """An estimate that is rather too high."""
+        """Estimate the number of tokens, rather too high."""
         return _estimate_chat(self._chat(prompt))
 
     async def ask(
@@ -78,7 +78,7 @@ class ChatServer:
         sent: SentConstraint | None,
         sampling: Sampling,
     ) -> Reply:
-        """A text, with the constraint as `sent`; if that is None, as an instruction in words."""
+        """Request a text, with the constraint as `sent`, or as an instruction in words if `sent` is None."""
         if constraint is not None and sent is None:
             prompt = with_instruction(prompt, in_words(constraint))
         conversation = self._chat(prompt, attempts)
@@ -98,7 +98,7 @@ class ChatServer:
         return Reply(text, reply.finish, reply.usage, thinking, notes)
 
     async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
-        """The choice by the likeliest first tokens, by draws, or by the label that the model names."""
+        """Choose by the probabilities of first tokens, by draws, or by the label that the model names."""
         ask = label_asker(self._reply, prompt, options)
         if self._method == "sampled":
             return await sampled_choice(ask, options, draws=self._options.draws)
@@ -111,7 +111,7 @@ class ChatServer:
         return replace(named, usage=usage + named.usage, notes=(*named.notes, UNLISTED))
 
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
-        """Not offered. Raises `CapabilityError`."""
+        """Not supported. Raises `CapabilityError`."""
         raise CapabilityError(
             f"{self._client.who} gives no log-probabilities of prompts, so it cannot say how probable a "
             "given text is; vLLM does, and the embedded engine"
@@ -123,7 +123,7 @@ class ChatServer:
         return chat(prompt, attempts, continues=bool(self._capabilities.continues))
 
     def _body(self, conversation: Chat, sampling: Sampling) -> dict[str, Any]:
-        """The request for a text; a model that thinks gets extra tokens for its thoughts."""
+        """Build the request for a text; a model that thinks gets extra tokens for its thoughts."""
         can, most = self._capabilities, sampling.max_tokens
         if self._window and (needed := _estimate_chat(conversation) + most) > self._window:
             raise OverLength(
@@ -149,14 +149,14 @@ class ChatServer:
         return tuple(notes)
 
     async def _by_first_token(self, prompt: Prompt, options: Sequence[Option]) -> tuple[Choice | None, Usage]:
-        """The choice by the first token, None if they are hardly among the likeliest; and its usage."""
-        # At temperature 1: some servers give the probabilities after the temperature was applied.
+        """Choose by the first token (None if the labels are hardly listed); returns the usage too."""
+        # At temperature 1, because some servers return probabilities after applying the temperature.
         conversation = self._chat(prompt)
         body = {**self._body(conversation, Sampling(temperature=1.0, max_tokens=1)), "logprobs": True}
         body["top_logprobs"] = self._capabilities.top
         body.pop("seed", None)
         answer = await self._client.post(PATH, body)
-        usage = read_chat(answer).usage  # refuses what a filter held back and what has no choices
+        usage = read_chat(answer).usage  # raises if a filter held the answer back or there are no choices
         tokens, notes = read_top_tokens(answer), conversation.escaping.notes
         return top_k_choice(options, tokens, usage, notes, least_mass=LEAST_MASS), usage
 
@@ -165,20 +165,20 @@ class ChatServer:
 
 
 class ScoringServer(ChatServer):
-    """A chat server that also tokenizes chats, and, if `capabilities.scores`, scores prompts of tokens."""
+    """A chat server that also tokenizes chats and, if `capabilities.scores`, scores prompts of tokens."""
 
     async def count(self, prompt: Prompt) -> int:
-        """Exactly, chat template included."""
+        """Return the exact number of tokens, chat template included."""
         return len(await self._chat_tokens(self._chat(prompt)))
 
     async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
-        """The exact choice if the server scores prompts; otherwise as every chat server."""
+        """Choose exactly if the server scores prompts; otherwise as every chat server does."""
         if self._method == "exact":
             return await self.choose_exactly(self._chat(prompt), options)
         return await super().choose(prompt, options)
 
     async def choose_exactly(self, conversation: Chat, options: Sequence[Option]) -> Choice:
-        """How probable each option is, as the sum over its surfaces' tokens."""
+        """Compute the probability of each option as the sum over its surfaces."""
         surfaces = [surface for option in options for surface in option.surfaces]
         prompt, *paths = await asyncio.gather(
             self._chat_tokens(conversation), *map(self._text_tokens, surfaces)
@@ -193,12 +193,12 @@ class ScoringServer(ChatServer):
         return exact_choice(options, [[logprobs[path] for path in of] for of in of_options], usage, notes)
 
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
-        """How probable each token of `text` is, if the server scores prompts; offsets are into raw text."""
+        """Compute each token's probability if the server scores prompts; offsets are into raw text."""
         import numpy as np
 
         if not self._capabilities.scores:
             return await super().likelihood(prompt, text)
-        # The text is escaped together with the prompt, by one mark, though it is tokenized apart.
+        # The text is escaped together with the prompt, with the same mark, though it is tokenized separately.
         last = Message("user", (Data(text, "text"),))
         together = self._chat(Prompt((*prompt.messages, last)))
         escaping = together.escaping
@@ -220,7 +220,7 @@ class ScoringServer(ChatServer):
     # ------------------------------------------------------------------------------------------------
 
     async def _chat_tokens(self, conversation: Chat) -> list[int]:
-        """Tokens of a chat, template included, up to where the answer begins."""
+        """Return the tokens of a chat, template included, up to where the answer begins."""
         body = {
             "model": self._model,
             "messages": conversation.as_dicts(),
@@ -230,12 +230,12 @@ class ScoringServer(ChatServer):
         return read(_Tokens, await self._client.post("/tokenize", body), "tokenization").tokens
 
     async def _text_tokens(self, text: str) -> list[int]:
-        """Tokens of a text by itself."""
+        """Return the tokens of a text alone."""
         body = {"model": self._model, "prompt": text, "add_special_tokens": False}
         return read(_Tokens, await self._client.post("/tokenize", body), "tokenization").tokens
 
     async def _score(self, prompt: list[int], answer: list[int]) -> tuple[list[_Scored], Usage]:
-        """Log-probabilities of the tokens of `answer` after `prompt`, as the server read them."""
+        """Return the server's log-probabilities of the tokens of `answer` after `prompt`."""
         by_number = self._capabilities.scores == "prompt_logprobs"
         body = {
             "model": self._model,
@@ -263,7 +263,7 @@ def _estimate_chat(conversation: Chat) -> int:
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens a text has, rather too many: no tokenizer is known to need more for prose."""
+    """Estimate the number of tokens of a text, rather too high: no known tokenizer needs more for prose."""
     count = 0
     for match in RUNS.finditer(text):
         run = match[0]
@@ -271,16 +271,16 @@ def estimate_tokens(text: str) -> int:
     return count
 
 
-# --- reading answers -----------------------------------------------------------------------------
+# --- parsing answers -----------------------------------------------------------------------------
 
-# Reasons for the end of a complete text, and of one whose tokens ran out. Any other reason is a failure.
+# Finish reasons of a complete text, and of one that ran out of tokens. Any other reason is a failure.
 ENDED = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete")
 CUT = ("length", "max_tokens", "model_length", "max_output_tokens")
 FILTERED = ("content_filter", "safety", "recitation", "blocklist", "prohibited_content")
 CALLS = ("tool_calls", "function_call", "tool_use")
 
 
-TEXTS, THOUGHTS = ("", "text", "output_text"), ("thinking", "reasoning")  # parts of a message
+TEXTS, THOUGHTS = ("", "text", "output_text"), ("thinking", "reasoning")  # types of message parts
 
 
 class _Cached(Body):
@@ -292,7 +292,7 @@ class _Reasoned(Body):
 
 
 class UsageBody(Body):
-    """A server's account of what a call spent."""
+    """The usage that a server reports for a call."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
@@ -337,7 +337,7 @@ class _Chat(Body):
 
 
 class _Event(_Chat):
-    """One event of a stream: a part of a choice, or what was spent. Anything else is refused."""
+    """One event of a stream: a part of a choice, or the usage. Anything else is rejected."""
 
     @model_validator(mode="after")
     def _is_known(self) -> _Event:
@@ -347,10 +347,10 @@ class _Event(_Chat):
 
 
 def read_chat(body: Any, *, opened: bool = False) -> Reply:
-    """A chat completion's text, with thoughts split off. `opened` is that of `split_thinking`.
+    """Return a chat completion's text, with thoughts split off. `opened` is as in `split_thinking`.
 
-    Raises `EngineRefused` if a filter or the model refused, `InvalidOutput` if there is no text or something
-    beside it, and `EngineError` if the answer broke off.
+    Raises `EngineRefused` if a filter or the model refused, `InvalidOutput` if there is no text or
+    something besides text, and `EngineError` if the answer broke off.
     """
     answer = read(_Chat, body, "chat completion")
     choice = _only_choice(answer)
@@ -362,7 +362,7 @@ def read_chat(body: Any, *, opened: bool = False) -> Reply:
 
 
 def read_events(events: Sequence[Any], *, opened: bool = False) -> Reply:
-    """As `read_chat`, from the events of a stream."""
+    """Return the same as `read_chat`, from the events of a stream."""
     parts = [read(_Event, event, "event of a chat completion") for event in events]
     choices = [choice for each in parts if (choice := _only_choice(each)) is not None]
     reasons = dict.fromkeys(each.finish_reason for each in choices if each.finish_reason)
@@ -404,7 +404,7 @@ def _reply(messages: Sequence[_Message], finish: str | None, usage: Usage, opene
 
 
 def _only_choice(answer: _Chat) -> _Choice | None:
-    """The one choice that was asked for, None if there is none."""
+    """Return the one choice that was requested, or None if there is none."""
     if len(answer.choices) > 1 or any(each.index for each in answer.choices):
         raise InvalidOutput("the server answered several times where one answer was asked for (choices)")
     return answer.choices[0] if answer.choices else None
@@ -425,7 +425,7 @@ def _thoughts(message: _Message) -> str:
 
 
 def usage_of(usage: UsageBody | None) -> Usage:
-    """What a call spent, as far as the server says."""
+    """Return the usage of a call, as far as the server reports it."""
     if usage is None:
         return Usage(calls=1)
     details = usage.prompt_tokens_details
@@ -435,7 +435,7 @@ def usage_of(usage: UsageBody | None) -> Usage:
 
 
 def read_top_tokens(body: Any) -> tuple[TopToken, ...]:
-    """The likeliest tokens at the first place of a chat completion; none if the server lists none."""
+    """Return the most likely tokens at the first position of a chat completion; may be empty."""
     answer = read(_Chat, body, "chat completion")
     logprobs = answer.choices[0].logprobs if answer.choices else None
     if logprobs is None or not logprobs.content:
@@ -443,7 +443,7 @@ def read_top_tokens(body: Any) -> tuple[TopToken, ...]:
     return tuple(each.value for each in logprobs.content[0].top_logprobs or ())
 
 
-# --- reading scored prompts ----------------------------------------------------------------------
+# --- parsing scored prompts ----------------------------------------------------------------------
 
 PART = "�"  # the text of a token that is part of a character
 
@@ -474,9 +474,9 @@ class _Completion(Body):
 
 
 def offsets_of(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
-    """Half-open offsets of tokens into the text that they spell.
+    """Return half-open offsets of tokens in the text that they spell.
 
-    Tokens that are parts of one character appear as U+FFFD; all of them get that character's offsets.
+    Tokens that are parts of one character appear as U+FFFD. All of them get that character's offsets.
     """
     offsets: list[tuple[int, int]] = []
     start, at = 0, 0
@@ -496,20 +496,20 @@ def offsets_of(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
 
 
 def _is_whole(piece: str) -> bool:
-    """Whether a token's text is made of whole characters."""
+    """Return whether a token's text consists of whole characters."""
     return piece != "" and PART not in piece
 
 
 def _by_token(
     listed: Sequence[dict[str, _Scored] | None], start: int, answer: Sequence[int]
 ) -> list[_Scored]:
-    """The scores of the tokens of `answer`, which begins at `start`; those not listed are left out."""
+    """Return the scores of the tokens of `answer`, which begins at `start`; unlisted tokens are skipped."""
     places = zip(listed[start:], map(str, answer), strict=False)
     return [scores[token] for scores, token in places if scores is not None and token in scores]
 
 
 def _by_echo(echoed: _Echoed, start: int, length: int) -> list[_Scored]:
-    """The scores of the `length` tokens from `start`; those without a score are left out."""
+    """Return the scores of the `length` tokens from `start`; tokens without a score are skipped."""
     logprobs = echoed.token_logprobs or []
     texts = echoed.tokens or [""] * len(logprobs)
     if len(texts) != len(logprobs):

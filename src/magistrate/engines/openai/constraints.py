@@ -1,4 +1,4 @@
-"""Constraints as OpenAI-compatible servers take them: parameter, dialect, and how answers are read back."""
+"""Constraints for OpenAI-compatible servers: parameter, dialect, and how answers are parsed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Dialect = Literal["lark", "gbnf", "json_schema", "strict_schema", "regex"]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A parameter that takes a constraint in a dialect: `body(payload)` is what goes into the request."""
+    """A request parameter for a constraint in some dialect; `body(payload)` is merged into the request."""
 
     name: str
     dialect: Dialect
@@ -27,8 +27,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class SentConstraint:
-    """How a request states a constraint: `body` goes into it, and `undo` turns the answer into a text that
-    the constraint can read. `lost` is what the server will not enforce."""
+    """A constraint as a request states it: `body` is merged into the request, and `undo` converts the
+    answer to a text that the constraint can parse. `lost` lists the rules that the server will not enforce.
+    """
 
     name: str
     body: Mapping[str, Any]
@@ -41,10 +42,10 @@ def _response_format(schema: Any) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": wrapped}}
 
 
-# Names of the parameters, from the servers' documentation: vLLM `structured_outputs` (before: `guided_*`),
+# Parameter names, from the servers' documentation: vLLM `structured_outputs` (formerly `guided_*`),
 # SGLang `ebnf` and `regex`, llama.cpp `grammar`, NVIDIA NIM `nvext`, OpenAI and most others
 # `response_format`.
-# vLLM reads Lark only with the backend `guidance`, llama.cpp only where it is built with llguidance.
+# vLLM accepts Lark only with the backend `guidance`, llama.cpp only if it is built with llguidance.
 WAYS: tuple[Way, ...] = (
     Way("llguidance grammar", "lark", lambda text: {"grammar": f"%llguidance {{}}\n{text}"}),
     Way("structured_outputs.grammar, Lark", "lark", lambda text: {"structured_outputs": {"grammar": text}}),
@@ -63,23 +64,23 @@ WAYS: tuple[Way, ...] = (
     Way("regex", "regex", lambda text: {"regex": text}),
 )
 _DIALECTS: Mapping[str, dialects.Dialect] = {"lark": "lark", "gbnf": "gbnf", "regex": "regex"}
-NATIVE = ("llguidance grammar", "GBNF grammar")  # those that llama.cpp's own requests take
+NATIVE = ("llguidance grammar", "GBNF grammar")  # the ones that llama.cpp's own API accepts
 NAMED = {way.name: way for way in WAYS}
 
 
 def ways_to_send(constraint: Constraint, names: tuple[str, ...]) -> list[SentConstraint]:
-    """What to send for `constraint` in each of the named ways, the one that loses least first."""
+    """Return the payloads for `constraint` in each named way, the one that loses the fewest rules first."""
     found = [sent for name in names if name in NAMED and (sent := _sent(constraint, NAMED[name])) is not None]
     return sorted(found, key=lambda sent: len(sent.lost))
 
 
 def _sent(constraint: Constraint, way: Way) -> SentConstraint | None:
-    """None if the way cannot express the constraint at all."""
+    """Return the payload for one way, or None if the way cannot express the constraint."""
     try:
         if way.dialect in ("json_schema", "strict_schema"):
             return _as_schema(constraint, way)
         if way.dialect == "regex" and constraint.kind == "json":
-            return None  # as one expression a schema is larger than any server compiles
+            return None  # as one expression, a schema is too large for any server to compile
         expressed = express(constraint, _DIALECTS[way.dialect])
     except ConstraintError:
         return None
@@ -118,22 +119,22 @@ KEPT = frozenset(
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems"),
     ]
 )
-MAPS = frozenset({"properties", "$defs", "definitions"})  # names of ours, each with a schema
+MAPS = frozenset({"properties", "$defs", "definitions"})  # each value is a schema under a name of the user
 
 
 def strict_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The schema in OpenAI's strict mode, and the keywords that it lost with their places.
+    """Return the schema in OpenAI's strict mode, and the keywords that were lost with their places.
 
-    Strict mode closes every object, requires all of its properties, has an object at the root, and refuses
-    some keywords. An optional property may be null instead: `without_nulls` takes it out again. Lost keywords
-    are still enforced when the answer is validated.
+    Strict mode closes every object, requires all of its properties, needs an object at the root, and
+    rejects some keywords. An optional property may be null instead; `without_nulls` removes it again. Lost
+    keywords are still enforced when the answer is validated.
     """
     lost: list[str] = []
     return _strict_node(schema, "", lost), tuple(lost)
 
 
 def without_nulls(text: str, schema: Mapping[str, Any]) -> str:
-    """What was written under `strict_schema(schema)`, without the nulls that stand for missing properties."""
+    """Return text written under `strict_schema(schema)` without the nulls for missing properties."""
     reading = read(text)
     if reading.state != "complete":
         return text

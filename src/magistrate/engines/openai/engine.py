@@ -1,4 +1,4 @@
-"""The engine of a model on a server that speaks OpenAI's protocol, and its options."""
+"""The engine for a model on a server with OpenAI's protocol, and its options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from magistrate.types import Prompt
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
 
-TIMEOUT = 300.0  # seconds that a request may take unless a timeout is given
+TIMEOUT = 300.0  # seconds of a request, unless a timeout is given
 PROVIDER = Provider(
     owner="OpenAI's",
     prefix="openai",
@@ -57,7 +57,7 @@ key_for = PROVIDER.key_for
 
 
 def read_options(words: str) -> tuple[str, Options]:
-    """The model's name and the options behind it. Raises `SpecError`.
+    """Parse the model's name and the options after it. Raises `SpecError`.
 
     >>> read_options("qwen2.5:0.5b,draws=5")[0]
     'qwen2.5:0.5b'
@@ -66,17 +66,17 @@ def read_options(words: str) -> tuple[str, Options]:
 
 
 def base_url(given: str | None) -> str:
-    """As `Provider.address`, with `/v1` if it has no path."""
+    """Return `Provider.address`, with `/v1` appended if it has no path."""
     url = PROVIDER.address(given)
     return url if urlsplit(url).path.strip("/") else f"{url}/v1"
 
 
 def open_engine(model: str, settings: EngineSettings) -> Engine:
-    """The engine of `MODEL` or `MODEL,option=value,…`, connected, with retries and a concurrency limit.
+    """Open the engine for `MODEL` or `MODEL,option=value,…`, connected, with retries and a concurrency limit.
 
-    The address is that of the settings, else `$OPENAI_BASE_URL`, else OpenAI's own; the key is
-    `$OPENAI_API_KEY`. Raises `MissingExtra`, `SpecError` for unknown options and models, and `EngineError` if
-    the server cannot be asked.
+    The address comes from the settings, else `$OPENAI_BASE_URL`, else it is OpenAI's own. The key is
+    `$OPENAI_API_KEY`. Raises `MissingExtra`, `SpecError` for unknown options and models, and `EngineError`
+    if the server cannot be reached.
     """
     settings.refuse("an OpenAI-compatible engine", "device", "threads", "hidden_states")
     name, options = read_options(model)
@@ -93,7 +93,7 @@ def open_engine(model: str, settings: EngineSettings) -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class _Connected:
-    """What is known once the server was asked: how to ask it, and what it can do."""
+    """The result of connecting: the server client and what the server can do."""
 
     server: ChatServer | LlamaServer
     info: EngineInfo
@@ -104,9 +104,9 @@ class _Connected:
 class OpenAIEngine:
     """A model on an OpenAI-compatible server at `base_url`.
 
-    `connect` tries out by a few tiny calls what the server can do, and keeps that in Magistrate's home until
-    the server says that it has changed; the first call connects if nobody did. `info.can` and `info.ways`
-    tell what was found. A request takes `timeout` seconds at most (default 300).
+    `connect` probes with a few tiny calls what the server can do, and stores the result in Magistrate's
+    home until the server's description of itself changes; otherwise the first call connects. `info.can` and
+    `info.ways` report the result. A request takes at most `timeout` seconds (default 300).
     """
 
     def __init__(
@@ -127,37 +127,38 @@ class OpenAIEngine:
 
     @on_io_loop
     async def connect(self) -> None:
-        """Find out what the server is and can do, once.
+        """Find out once what the server is and can do.
 
-        Raises `SpecError` for a model that the server does not have, `EngineError` if it cannot be asked.
+        Raises `SpecError` for a model that the server does not have, and `EngineError` if it cannot be
+        reached.
         """
         await self._server()
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine is and can do. Raises `EngineError` before it is connected."""
+        """The engine's description and capabilities. Raises `EngineError` before it is connected."""
         return self._connected.info
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        """What the server was found to do. Raises `EngineError` before the engine is connected."""
+        """The server's capabilities. Raises `EngineError` before the engine is connected."""
         return self._connected.capabilities
 
     @property
     def slots(self) -> int:
-        """How many requests the server answers at once, 0 if it does not tell. Raises as `info`."""
+        """How many requests the server answers at once, 0 if unknown. Raises as `info` does."""
         return self._connected.slots
 
     @on_io_loop
     async def count(self, prompt: Prompt) -> int:
-        """How many tokens `prompt` has, template included; `info.ways` says if that is estimated."""
+        """Return the number of tokens of `prompt`, template included; `info.ways` tells if estimated."""
         return await (await self._server()).count(prompt)
 
     @on_io_loop
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:
-        """Write an answer to `prompt`. The server enforces `constraint` if it can; it is always validated."""
+        """Generate an answer. The server enforces `constraint` if it can; it is always validated here."""
         if constraint is not None:
             constraint.require_bounds()
         server = await self._server()
@@ -174,7 +175,7 @@ class OpenAIEngine:
                 try:
                     return await server.ask(prompt, attempts, enforced, sent, sampling)
                 except EngineRefused as error:
-                    # It may not compile a constraint of this size or kind: then the next best is sent.
+                    # If the server cannot compile a constraint of this size or kind, the next best is sent.
                     if sent is None or (error.status or 0) // 100 != 4:
                         raise
                     refused.append(sent.name)
@@ -190,7 +191,7 @@ class OpenAIEngine:
     async def choose(
         self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
     ) -> Choice:
-        """How probable each option is as the answer; `method` and `bound` say how well that is known."""
+        """Compute the probability of each option as the answer; `method` and `bound` state the accuracy."""
         check_options(options)
         server = await self._server()
         self._refuse(capture)
@@ -198,8 +199,8 @@ class OpenAIEngine:
 
     @on_io_loop
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
-        """How probable each token of `text` is as the model's answer. Raises `CapabilityError` if the server
-        does not tell, and `SpecError` for an empty text."""
+        """Compute the probability of each token of `text` as the model's answer. Raises `CapabilityError`
+        if the server does not report it, and `SpecError` for an empty text."""
         if not text:
             raise SpecError("the likelihood of an empty text is not defined")
         server = await self._server()
@@ -219,7 +220,7 @@ class OpenAIEngine:
         return self._known
 
     async def _server(self) -> ChatServer | LlamaServer:
-        """The server, asked what it can do if nobody has yet; runs on the loop of all requests."""
+        """Return the server client; connects on first use. Runs on the loop of all requests."""
         async with self._connecting:
             if self._known is None:
                 self._known = await self._connect()

@@ -1,8 +1,8 @@
-"""llama.cpp's server, asked by its own requests: prompts of tokens, grammars, exact probabilities.
+"""llama.cpp's server, through its own API: prompts of tokens, grammars, exact probabilities.
 
-Template and data are tokenized separately, as the embedded engine does: the server renders its template over
-placeholders (`/apply-template`), so that it never sees a text. What it wrote and the trusted parts are
-tokenized with special tokens (`/tokenize`, `parse_special`), data without.
+Template and data are tokenized separately, as in the embedded engine. The server renders its template with
+placeholders (`/apply-template`), so that it never sees the texts. The rendered template and the trusted
+parts are tokenized with special tokens (`/tokenize`, `parse_special`), data without.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from magistrate.types import Prompt, Trusted, Usage
 
 T = TypeVar("T")
 
-FORCE = 1000.0  # added to a logit so that its token is drawn; its reported probability is from before that
-# A drawn token that is part of a character is not reported, so it is looked for among the likeliest.
+FORCE = 1000.0  # added to a logit so that its token is drawn; the reported probability is the one before that
+# A drawn token that is part of a character is not reported, so it is looked up among the most likely.
 LONG_LISTS = (4096, 65536)
 CLOSING = "</think>"
 PLACEHOLDER = re.compile("\ue000([0-9]{1,9})\ue001")  # private-use characters around a part's number
 OPEN_THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z")
-MAX_REMEMBERED = 512  # rendered templates and tokenized pieces of them
+MAX_REMEMBERED = 512  # cached entries: rendered templates and tokenized pieces of them
 
 
 class _Top(TopTokenBody):
@@ -74,7 +74,7 @@ class _Completion(Body):
 
 
 class LlamaServer:
-    """Answers the verbs by `/completion`; `window` is the context window in tokens, 0 if unknown."""
+    """Implements the verbs with `/completion`; `window` is the context window in tokens, 0 if unknown."""
 
     def __init__(
         self, client: Requests, capabilities: ServerCapabilities, options: Options, window: int
@@ -85,7 +85,7 @@ class LlamaServer:
         self._plain: list[int] = []  # a token that is a whole character
 
     async def count(self, prompt: Prompt) -> int:
-        """Exactly, chat template included."""
+        """Return the exact number of tokens, chat template included."""
         return len((await self._tokens.of(prompt))[0])
 
     async def ask(
@@ -96,7 +96,7 @@ class LlamaServer:
         sent: SentConstraint | None,
         sampling: Sampling,
     ) -> Reply:
-        """A text, with the constraint as `sent`; if that is None, as an instruction in words."""
+        """Request a text, with the constraint as `sent`, or as an instruction in words if `sent` is None."""
         if constraint is not None and sent is None:
             prompt = with_instruction(prompt, in_words(constraint))
         tokens, thinking, spent = await self._before_answer(with_attempts(prompt, attempts))
@@ -122,7 +122,7 @@ class LlamaServer:
         return Reply(text, finish, spent + _usage(completion), thinking)
 
     async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
-        """How probable each option is: exactly, token by token, unless the options name a lesser method."""
+        """Compute each option's exact probability, token by token, unless another method is selected."""
         ask = label_asker(self._reply, prompt, options)
         if self._options.choose == "sampled":
             return await sampled_choice(ask, options, draws=self._options.draws)
@@ -134,7 +134,7 @@ class LlamaServer:
         return replace(choice, usage=spent + choice.usage, thinking=thinking or "")
 
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
-        """How probable each token of `text` is, by one call for each of them."""
+        """Compute the probability of each token of `text`, with one call per token."""
         import numpy as np
 
         if self._options.likelihood != "forced":
@@ -163,8 +163,8 @@ class LlamaServer:
         return await self.ask(prompt, (), None, None, sampling)
 
     async def _before_answer(self, prompt: Prompt) -> tuple[list[int], str | None, Usage]:
-        """The prompt's tokens up to the answer, the thoughts in them and what those spent; None if the
-        template does not begin a thought."""
+        """Return the prompt's tokens up to the answer, the thoughts in them (None if the template does not
+        begin a thought), and the usage of the thoughts."""
         tokens, opened = await self._tokens.of(prompt)
         if not opened:
             return tokens, None, Usage()
@@ -207,7 +207,7 @@ class LlamaServer:
         return choice
 
     async def _next(self, tokens: list[int], wanted: set[int]) -> tuple[dict[int, float], Usage]:
-        """Log-probabilities of the `wanted` next tokens: the likeliest in one call, each other in its own."""
+        """Return log-probabilities of the `wanted` next tokens: one call for the top, one for each other."""
         likeliest, usage = await self._likeliest(tokens, LISTED)
         known = {each.id: each.logprob for each in likeliest if each.id in wanted}
         for token in sorted(wanted - set(known)):
@@ -216,7 +216,7 @@ class LlamaServer:
         return known, usage
 
     async def _forced(self, tokens: list[int], token: int) -> tuple[float, Usage]:
-        """The model's own log-probability of `token` after `tokens`."""
+        """Return the model's own log-probability of `token` after `tokens`."""
         completion = await self._completed(_one_token(tokens, 1, token))
         usage = _usage(completion)
         drawn = next(iter(completion.completion_probabilities), None)
@@ -231,7 +231,7 @@ class LlamaServer:
         raise InvalidOutput(f"the server does not say how probable token {token} is")
 
     async def _likeliest(self, tokens: list[int], listed: int) -> tuple[tuple[_Top, ...], Usage]:
-        """The `listed` likeliest tokens after `tokens`."""
+        """Return the `listed` most likely tokens after `tokens`."""
         if not self._plain:
             self._plain = await self._tokens.data(".")
         completion = await self._completed(_one_token(tokens, listed, self._plain[-1]))
@@ -262,13 +262,13 @@ class LlamaServer:
 
 
 def _check_ended(completion: _Completion) -> None:
-    """Refuse a text if the server does not say that it ended, and why."""
+    """Raise `EngineError` unless the server reports that the text ended, and why."""
     if not completion.stop or completion.stop_type == "none":
         raise EngineError("the answer broke off: the server did not say why it ended (stop_type)")
 
 
 def _one_token(tokens: list[int], listed: int, forced: int) -> dict[str, Any]:
-    """A request for one token, `forced`, and for the model's own `listed` likeliest ones."""
+    """Build a request for one token, `forced`, and for the model's own `listed` most likely tokens."""
     return {
         "prompt": tokens,
         "n_predict": 1,
@@ -310,15 +310,15 @@ class _Spelled(Body):
 
 
 class PromptTokens:
-    """Turns prompts and texts into tokens by asking the server."""
+    """Tokenizes prompts and texts with the server's tokenizer."""
 
     def __init__(self, client: Requests, capabilities: ServerCapabilities) -> None:
         self._client = client
         self._capabilities = capabilities
-        self._cache: OrderedDict[object, Any] = OrderedDict()  # the last used is last
+        self._cache: OrderedDict[object, Any] = OrderedDict()  # the most recently used is last
 
     async def of(self, prompt: Prompt) -> tuple[list[int], bool]:
-        """All tokens of the prompt up to the answer, and whether its template opens a thought."""
+        """Return all tokens of the prompt up to the answer, and whether its template opens a thought."""
         rendered = await self._rendered(prompt)
         parts = [part for message in prompt.messages for part in message.parts]
         seen = [int(match[1]) for match in PLACEHOLDER.finditer(rendered)]
@@ -342,15 +342,15 @@ class PromptTokens:
         ) is not None
 
     async def data(self, text: str) -> list[int]:
-        """Tokens of untrusted text: none of them special, whatever the characters are."""
+        """Tokenize untrusted text; the result has no special tokens, whatever the characters."""
         return await self._tokens(text, special=False)
 
     async def special(self, text: str) -> list[int]:
-        """Tokens of template text, special ones among them."""
+        """Tokenize template text, including special tokens."""
         return await self._tokens(text, special=True)
 
     async def with_offsets(self, text: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-        """As `data`, and the half-open character offsets of each token into the text."""
+        """Return the result of `data`, and the half-open character offsets of each token in the text."""
         clean = _encodable(text)
         lead = await self._lead()
         body = {"content": "\n" * bool(lead) + clean, "with_pieces": True, "parse_special": False}
@@ -383,7 +383,7 @@ class PromptTokens:
         return tokens[len(lead) :]
 
     async def _lead(self) -> list[int]:
-        """Tokens of a line break put before a text: it takes the space that some tokenizers put first."""
+        """Return a line break's tokens, put before a text to absorb the space that some tokenizers add."""
 
         async def line_break() -> list[int]:
             answer = await self._client.post("/tokenize", {"content": "\n"})
@@ -392,7 +392,7 @@ class PromptTokens:
         return await self._remembered(None, line_break) if self._capabilities.spaced else []
 
     async def _rendered(self, prompt: Prompt) -> str:
-        """The model's template over the prompt's messages, with a numbered placeholder for every part."""
+        """Render the model's template with a numbered placeholder for every part of the messages."""
         if not prompt.messages:
             raise SpecError("a prompt needs at least one message")
         shape = tuple((message.role, len(message.parts)) for message in prompt.messages)
@@ -409,7 +409,7 @@ class PromptTokens:
         return await self._remembered(shape, template)
 
     async def _remembered(self, key: object, make: Callable[[], Awaitable[T]]) -> T:
-        """What `make` gives for `key`, made again only if it is not among those that were used last."""
+        """Return the cached value for `key`, or call `make` and cache its result."""
         value: T = self._cache.pop(key) if key in self._cache else await make()
         self._cache[key] = value
         if len(self._cache) > MAX_REMEMBERED:
@@ -418,11 +418,11 @@ class PromptTokens:
 
 
 async def render(client: Requests, messages: list[dict[str, str]]) -> str:
-    """The server's chat template over `messages`, up to where the answer begins."""
+    """Return the server's chat template over `messages`, up to where the answer begins."""
     body = {"messages": messages, "chat_template_kwargs": {"enable_thinking": False}}
     return read(_Rendered, await client.post("/apply-template", body), "rendered template").prompt
 
 
 def _encodable(text: str) -> str:
-    """A lone surrogate cannot be encoded as UTF-8, which every byte-level vocabulary is built on."""
+    """Replace lone surrogates, which cannot be encoded as UTF-8; byte-level vocabularies need that."""
     return text.encode("utf-8", "replace").decode()

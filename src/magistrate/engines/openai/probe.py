@@ -1,7 +1,7 @@
-"""Probes of a server: tiny calls that try out what it can do. What was not seen to work is not claimed.
+"""Probes of a server: tiny calls that test what it can do. Only what was seen to work is claimed.
 
-Each constraint is tried on a request that no model would answer that way by itself, and counts only if the
-answer keeps to it: many servers silently ignore parameters that they do not know.
+Each constraint is tested with a request that no model would answer that way on its own, and counts only if
+the answer obeys it, because many servers silently ignore unknown parameters.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ SUM = "What is 2 + 3? Reply with the number."
 POEM = "Write a short poem about rain."
 PLAIN, THOUGHT = 96, 512  # tokens of the first answer, and of its repetition if it was cut off in a thought
 SHORT = 48  # tokens of an answer that must fit a constraint
-TOPS = (20, 5)  # numbers of likeliest tokens to ask for, until the server accepts one
+TOPS = (20, 5)  # numbers of most likely tokens to request, until the server accepts one
 BEGUN, REST = "violet-7431-kan", "garoo-green"
 GRAMMAR = 'start: "k7-" part\npart: %regex {"substring_words": "amber birch"}'
 
 
 async def examine(client: Client, model: str, options: Options) -> tuple[ServerInfo, ServerCapabilities]:
-    """What the server says of itself, and what it can do: as it was remembered, or tried out now.
+    """Return the server's description and its capabilities: stored ones, or the result of a new probe.
 
-    Capabilities are remembered only if no request failed meanwhile: what a failure hid is not known. Raises
-    `SpecError` for a model that the server does not have, and the error of the plainest request.
+    Capabilities are stored only if no request failed during the probe, because a failure may hide a
+    capability. Raises `SpecError` for a model that the server does not have, and the error of the simplest
+    request.
     """
     probing = ProbeClient(client)
     server = await server_info(probing, model)
@@ -68,7 +69,7 @@ async def examine(client: Client, model: str, options: Options) -> tuple[ServerI
     probe = Probe(probing, model, options, server)
     await probe.run()
     found = probe.found
-    if not server.window:  # Ollama tells it only once the model is loaded
+    if not server.window:  # Ollama reports it only when the model is loaded
         server = await server_info(probing, model)
         found = replace(found, window=server.window)
     found = replace(found, broken=probing.broken)
@@ -78,9 +79,9 @@ async def examine(client: Client, model: str, options: Options) -> tuple[ServerI
 
 
 class Probe:
-    """Tries out `model` on one server; `options` give the tokens that thoughts may take.
+    """Tests `model` on one server; `options` give the number of tokens for thoughts.
 
-    `found` is what is known so far, and later requests are made accordingly.
+    `found` is the result so far. Later requests depend on it.
     """
 
     def __init__(self, client: Requests, model: str, options: Options, server: ServerInfo) -> None:
@@ -88,7 +89,7 @@ class Probe:
         self.found = ServerCapabilities(server=server.server, window=server.window, cuts=server.cuts)
 
     async def run(self) -> None:
-        """Find everything that works. Raises the error of the plainest request if that does not."""
+        """Test all capabilities. Raises the error of the simplest request if that fails."""
         await self._plain()
         if self._llama:
             await self._native()
@@ -105,7 +106,7 @@ class Probe:
     # ------------------------------------------------------------------------------------------------
 
     async def _plain(self) -> None:
-        """The plainest request, with the parameters that this server has for a budget and a temperature."""
+        """Send the simplest request, to find this server's parameters for a budget and a temperature."""
         refusal: EngineRefused | None = None
         for budget, samples in product(("max_tokens", "max_completion_tokens"), (True, False)):
             self._add(budget=budget, samples=samples)
@@ -122,7 +123,7 @@ class Probe:
         raise refusal
 
     async def _native(self) -> None:
-        """llama.cpp's own requests: templates, tokens, and completions of tokens with probabilities."""
+        """Test llama.cpp's own API: templates, tokens, and completions of tokens with probabilities."""
         placeholder = "\ue0000\ue001"
         try:
             props = await self._client.get("/props")
@@ -151,7 +152,7 @@ class Probe:
         return [int(token) for token in answer["tokens"]]
 
     async def _probabilities(self) -> None:
-        """How many of the likeliest tokens are listed at the first place of an answer."""
+        """Find how many of the most likely tokens are listed at the first position of an answer."""
         for top in TOPS:
             answer = await self._try("Say yes or no.", budget=1, logprobs=True, top_logprobs=top)
             if answer is not None:
@@ -159,7 +160,7 @@ class Probe:
                 return
 
     async def _ways(self) -> tuple[str, ...]:
-        """The constraints that the server enforces. Of one dialect the first is enough."""
+        """Return the ways in which the server enforces constraints. One per dialect is enough."""
         enforced: dict[str, str] = {}  # by dialect
         for way in WAYS:
             if way.dialect in enforced or enforced.keys() & _NEEDLESS.get(way.dialect, set()):
@@ -182,7 +183,7 @@ class Probe:
         return False
 
     async def _seeds(self) -> bool:
-        """Whether one seed draws the same twice, and three seeds not all the same."""
+        """Return whether one seed gives the same draw twice, and three seeds give different ones."""
         if not self.found.samples or self.found.thinks:
             return False
         texts = []
@@ -194,7 +195,7 @@ class Probe:
         return texts[0] == texts[1] and len(set(texts)) > 1
 
     async def _continued(self) -> None:
-        """Whether a begun answer is continued, and which parameters that needs."""
+        """Test whether a partial answer is continued, and which parameters that needs."""
         turns = [
             {"role": "user", "content": f"Repeat exactly: {BEGUN}{REST}"},
             {"role": "assistant", "content": BEGUN},
@@ -208,7 +209,7 @@ class Probe:
                 self._add(continues=how)
 
     async def _scoring(self) -> None:
-        """Whether chats become tokens, and whether prompts of tokens are scored."""
+        """Test whether the server tokenizes chats, and whether it scores prompts of tokens."""
         prompt = Prompt.of("Say yes or no.")
         try:
             await self._scorer("").count(prompt)
@@ -228,7 +229,7 @@ class Probe:
                 continue
 
     def _scorer(self, scores: str) -> ScoringServer:
-        """A server that is asked to score prompts in the way `scores`."""
+        """Return a server client that scores prompts in the way `scores`."""
         tried = replace(self.found, scores=scores)  # type: ignore[arg-type]
         return ScoringServer(self._client, self._model, tried, self._options, 0)
 
@@ -242,7 +243,7 @@ class Probe:
         return await self._client.post(PATH, {**body, **more})
 
     async def _try(self, question: str, *, budget: int, **more: Any) -> Any:
-        """The answer; None if the server refuses the request, or breaks at it. Other errors are raised."""
+        """Return the answer, or None if the server rejects the request or fails. Raises other errors."""
         try:
             answer = await self._chat(question, budget=budget, **more)
             read_chat(answer)
@@ -254,14 +255,14 @@ class Probe:
 
 
 def _is_unsupported(error: MagistrateError) -> bool:
-    """Whether the server refused the request, or failed at it, as some do at parameters they do not know."""
+    """Return whether the server rejected the request or failed on it, as some do for unknown parameters."""
     if isinstance(error, EngineRefused | InvalidOutput | OverLength):
         return True
     failed = isinstance(error, EngineError) and (error.status or 0) >= 500
     return failed and not isinstance(error, EngineBusy | EngineTimeout)
 
 
-# A dialect that is not tried once one of these works: it would express less.
+# If one of these works, the dialect is not tested, because it would express less.
 _NEEDLESS = {"strict_schema": {"json_schema"}, "regex": {"lark", "gbnf"}}
 _WORD = {"type": "string", "enum": ["k7-amber"]}
 _OBJECT: dict[str, Any] = {
@@ -281,7 +282,7 @@ _PROBES = {
 
 
 def _thoughts(answer: Any) -> Literal["", "apart", "tags", "closed"]:
-    """Where the thoughts of a plain answer stand; thoughts that are only counted stand apart too."""
+    """Return where the thoughts of a plain answer are; if they are only counted, that is "apart" too."""
     details = _usage(answer).completion_tokens_details
     if details is not None and details.reasoning_tokens:
         return "apart"
@@ -305,14 +306,15 @@ def _usage(answer: Any) -> UsageBody:
 
 # --- requests while probing ----------------------------------------------------------------------
 
-MAX_FAILED = 8  # requests that failed twice; after them, new ones are tried only once
+MAX_FAILED = 8  # requests that failed twice; after that many, new ones are tried only once
 USUAL = frozenset({"model", "messages", "prompt", "content", "temperature", "max_tokens"})
 USUAL |= {"max_completion_tokens"}
 
 
 class ProbeClient:
-    """A client that repeats a request after a failure that may pass: a server error, overload, a timeout, a
-    broken connection. `broken` are the requests that failed to the end: they show nothing of the server."""
+    """A client that repeats a request after a temporary failure: a server error, overload, a timeout, a
+    broken connection. `broken` are the requests that failed for good; they reveal nothing about the server.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -325,15 +327,15 @@ class ProbeClient:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Failed requests, each once, such as `HTTP 500 at chat/completions with logprobs`."""
+        """Failed requests without duplicates, such as `HTTP 500 at chat/completions with logprobs`."""
         return tuple(dict.fromkeys(self._failed))
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
-        """As the client."""
+        """Post as the client does, with retries."""
         return await self._ask(lambda: self._client.post(path, body), path, body)
 
     async def get(self, path: str) -> Any:
-        """As the client."""
+        """Get as the client does, with retries."""
         return await self._ask(lambda: self._client.get(path), path, {})
 
     async def _ask(self, ask: Callable[[], Awaitable[Any]], path: str, body: Mapping[str, Any]) -> Any:
@@ -341,7 +343,7 @@ class ProbeClient:
         try:
             return (await caller.call(ask))[0]
         except EngineError as error:
-            # A complete answer that is no JSON is a page for people, and will be one again.
+            # A complete answer that is not JSON is a web page, and will stay one.
             if worth_a_retry(error) and error.status != 200:
                 self._failed.append(_description(error, path, body))
             raise

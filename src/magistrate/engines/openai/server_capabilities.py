@@ -1,8 +1,8 @@
-"""Capabilities of a server: what it says of itself, what it can do with a model, the file that remembers it.
+"""Capabilities of a server: its own description, its features with a model, the file that stores them.
 
-Capabilities are kept in `servers.json` in Magistrate's home, so that no server is probed twice: for each
-address and model, with a digest of what the server said of itself then. The file holds no keys and nothing of
-what is judged. A file that cannot be read counts as empty.
+Capabilities are stored in `servers.json` in Magistrate's home, so that no server is probed twice: per
+address and model, with a digest of the server's description at that time. The file contains no keys and
+nothing of what is judged. An unreadable file counts as empty.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from magistrate.engines.remote.client import Requests
 from magistrate.errors import EngineBusy, EngineError, EngineGone, EngineTimeout, MagistrateError, SpecError
 
 OFFICIAL = "https://api.openai.com/v1"
-VERSION = 1  # of the probes; results of older ones are not used
-LISTED = 256  # likeliest tokens that llama.cpp's server is asked for
-SHOWN = 4  # failed requests, or models, that `ways` names
-SHOWN_MODELS = 20  # models that an error names
-UNKNOWN_WINDOW = 1 << 20  # tokens; the server refuses what does not fit
-# Fields of a model's entry that tell its context window.
+VERSION = 1  # of the probes; older results are not used
+LISTED = 256  # most likely tokens requested from llama.cpp's server
+SHOWN = 4  # the most failed requests or models that `ways` lists
+SHOWN_MODELS = 20  # the most models that an error lists
+UNKNOWN_WINDOW = 1 << 20  # tokens; the server rejects what does not fit
+# Fields of a model's entry that contain its context window.
 LENGTHS = (
     "max_model_len",
     "loaded_context_length",
@@ -37,23 +37,23 @@ LENGTHS = (
     "context_window",
     "max_context_length",
 )
-# Fields that stay the same from one listing to the next.
+# Fields that are the same in every listing.
 STABLE = ("id", "owned_by", "root", "max_model_len", "digest", "quantization", "meta")
 
 FILE = "servers.json"
-MAX_ENTRIES = 256  # servers and models that are kept, the newest of them
-MAX_BYTES = 4 * 1024 * 1024  # of the file that are read
+MAX_ENTRIES = 256  # servers and models that are stored, the newest ones
+MAX_BYTES = 4 * 1024 * 1024  # the largest file that is read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How the engine answers its verbs; given behind the model's name, as in `openai:MODEL,draws=10`.
+    """Options of the engine, given after the model's name, as in `openai:MODEL,draws=10`.
 
-    `choose` is the best method that the server offers unless a lesser one is named; `sampled` makes `draws`.
-    `likelihood=forced` scores a text by one call a token if the server tells nothing of prompts. `stream`
-    reads texts as they are written. An answer that cannot be used is asked for again, `anew` times at most. A
+    `choose` is the best method that the server offers unless you name a lesser one; `sampled` makes
+    `draws`. `likelihood=forced` scores a text with one call per token if the server does not score prompts.
+    `stream` reads texts as they are generated. An unusable answer is requested again up to `anew` times. A
     model that thinks may write `thoughts` tokens before its answer. `window` is the context window in
-    tokens, if the server does not tell it. `probe=anew` tries out again what the server can do.
+    tokens, if the server does not report it. `probe=anew` tests the server's capabilities again.
     """
 
     choose: Literal["best", "top_k", "sampled", "label_only"] = "best"
@@ -68,12 +68,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server says of itself and of a model.
+    """A server's description of itself and of a model.
 
     `server` is its name, `window` the context window in tokens (0: unknown), `llama` whether it has
-    llama.cpp's own requests, `cuts` whether it is known to cut what does not fit, `identity` a digest of all
-    it says, `slots` how many requests it answers at once (0: unknown). `named` are the models that it lists,
-    if the one that was asked for is not among them although the server answers for it.
+    llama.cpp's own API, `cuts` whether it is known to truncate what does not fit, `identity` a digest of
+    the description, and `slots` how many requests it answers at once (0: unknown). `named` are the models
+    that it lists, if the requested one is not among them although the server answers for it.
     """
 
     server: str
@@ -87,19 +87,22 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCapabilities:
-    """What was found out about a server and a model; what was not found has its default.
+    """The capabilities found for a server and a model; what was not found has its default.
 
     `server` is the server's name in its own words. `budget` is the parameter for the most tokens, `samples`
     whether a temperature is accepted. `ways` are the names of the constraints that were enforced, the
-    strongest first. `top` is how many likeliest tokens are listed, `thinks` where thoughts stand, `continues`
-    how a begun answer is continued.
-    `native` is whether prompts can be token lists, by llama.cpp's own requests: then `bos` are the tokens at
-    the beginning of a prompt, `end` those that end an answer, and `spaced` says that the tokenizer puts a
-    space before every text. `tokenizes` is whether chats are turned into tokens, `scores` how prompts get
-    log-probabilities. `seeds` is whether a seed repeats a draw, `caches` whether cached tokens are reported.
-    `window` is the context window in tokens, 0 if unknown, and `cuts` whether the server cuts what does not
-    fit. `broken` are requests that failed, also when repeated: what they would have shown counts as absent
-    but is not known, so capabilities with any are not kept.
+    strongest first. `top` is how many of the most likely tokens are listed, `thinks` where thoughts are,
+    and `continues` how a partial answer is continued.
+
+    `native` is whether prompts can be token lists, with llama.cpp's own API. Then `bos` are the tokens at
+    the beginning of a prompt, `end` those that end an answer, and `spaced` is whether the tokenizer puts a
+    space before every text. `tokenizes` is whether the server tokenizes chats, `scores` how prompts get
+    log-probabilities. `seeds` is whether a seed repeats a draw, `caches` whether cached tokens are
+    reported.
+
+    `window` is the context window in tokens, 0 if unknown, and `cuts` whether the server truncates what
+    does not fit. `broken` are requests that failed even when repeated. What they would have shown counts as
+    absent but is unknown, so capabilities with any are not stored.
     """
 
     server: str = "unknown"
@@ -125,7 +128,7 @@ class ServerCapabilities:
 def engine_info(
     base_url: str, model: str, server: ServerInfo, found: ServerCapabilities, options: Options
 ) -> EngineInfo:
-    """What the engine is and can do, given what was found and the options."""
+    """Return the engine's info, given the capabilities and the options."""
     can: set[Capability] = {"generate", "choose"}
     if found.ways:
         can.add("constraints")
@@ -151,7 +154,7 @@ def engine_info(
 
 
 def choose_method(found: ServerCapabilities, options: Options) -> str:
-    """The method of `choose`: the best that was found and that the options allow."""
+    """Return the method of `choose`: the best one that was found and that the options allow."""
     if options.choose in ("sampled", "label_only"):
         return options.choose
     if options.choose == "best" and (found.native or found.scores):
@@ -164,7 +167,7 @@ def choose_method(found: ServerCapabilities, options: Options) -> str:
 
 
 def _ways(found: ServerCapabilities, options: Options, window: int) -> dict[str, str]:
-    """`EngineInfo.ways`: how the engine does what can be done in several ways, and what is not known."""
+    """Return `EngineInfo.ways`: how the engine does what can be done in several ways, and what is unknown."""
     method = choose_method(found, options)
     scored = {"prompt_logprobs": "prompt_logprobs", "echo": "echo and logprobs"}.get(found.scores, "")
     ways = {
@@ -199,14 +202,14 @@ def _ways(found: ServerCapabilities, options: Options, window: int) -> dict[str,
     return ways
 
 
-# --- what a server says of itself ----------------------------------------------------------------
+# --- a server's description of itself ---------------------------------------------------------------
 
 
 async def server_info(client: Requests, model: str) -> ServerInfo:
-    """Ask the server what it is. Raises `SpecError` for a model that it does not have, and `EngineError` if
-    it cannot be asked at all."""
-    entries = await _listed_models(client)  # first: if nobody answers, nothing else is asked
-    # Where servers of a kind describe themselves; OpenAI's own has no such pages.
+    """Ask the server for its description. Raises `SpecError` for a model that it does not have, and
+    `EngineError` if it cannot be reached."""
+    entries = await _listed_models(client)  # first: if nobody answers, nothing else is requested
+    # Pages where servers of each kind describe themselves. OpenAI's own has none.
     paths = () if client.base_url == OFFICIAL else ("/props", "/version", "/api/version", "/get_server_info")
     pages = await asyncio.gather(*(_page(client, path) for path in paths))
     props, version, ollama, sglang = pages or [{}] * 4
@@ -215,9 +218,9 @@ async def server_info(client: Requests, model: str) -> ServerInfo:
     aliases = chain(*(each["aliases"] for each in entries if isinstance(each.get("aliases"), list)))
     names = {*listed, *(alias for alias in aliases if isinstance(alias, str))}
     names |= {name.removesuffix(":latest") for name in listed}
-    if llama:  # it lists the path of its file where it was given no name
+    if llama:  # it lists the path of its file if it was started without a name
         names |= {short for name in listed for short in (PurePath(name).name, PurePath(name).stem)}
-    # llama.cpp's server has one model and answers with it whatever name is given.
+    # llama.cpp's server has one model and uses it whatever name is given.
     if listed and model not in names and not (llama and len(listed) == 1):
         known = ", ".join(listed[:SHOWN_MODELS]) + (", …" if len(listed) > SHOWN_MODELS else "")
         raise SpecError(f"{client.base_url} has no model {model!r}; it has: {known}")
@@ -254,7 +257,7 @@ async def server_info(client: Requests, model: str) -> ServerInfo:
 
 
 async def _listed_models(client: Requests) -> list[dict[str, Any]]:
-    """The entries of the list of models; none if the server has no list."""
+    """Return the entries of the list of models; empty if the server has no list."""
     try:
         answer = await client.get("models")
     except (EngineTimeout, EngineBusy):
@@ -271,7 +274,7 @@ async def _listed_models(client: Requests) -> list[dict[str, Any]]:
 
 
 async def _page(client: Requests, path: str) -> dict[str, Any]:
-    """The JSON object at a path; empty if there is none."""
+    """Return the JSON object at a path; empty if there is none."""
     try:
         answer = await client.get(path)
     except MagistrateError:
@@ -287,7 +290,7 @@ def _name(
     sglang: dict[str, Any],
     entry: dict[str, Any],
 ) -> str:
-    """The server's kind and version; which page answered tells the kind."""
+    """Return the server's kind and version; the page that answered tells the kind."""
     if llama:
         return f"llama.cpp {_printable(props.get('build_info'))}".strip()
     if "model_path" in sglang:
@@ -301,7 +304,7 @@ def _name(
 
 
 async def _loaded_window(client: Requests, model: str) -> int:
-    """The window with which Ollama has loaded the model; it silently cuts what is longer."""
+    """Return the window with which Ollama has loaded the model; it silently truncates longer texts."""
     for each in (await _page(client, "/api/ps")).get("models") or ():
         named = isinstance(each, dict) and each.get("name") in (model, f"{model}:latest")
         if named and _positive(each.get("context_length")):
@@ -322,7 +325,7 @@ def _printable(value: Any) -> str:
 
 
 def recall(address: str, model: str, identity: str) -> ServerCapabilities | None:
-    """What was found of `model` at `address` while the server was `identity`; None if that is not known."""
+    """Return the stored capabilities of `model` at `address` while the server was `identity`, or None."""
     found = _entries(home() / FILE).get(_key(address, model))
     if not isinstance(found, dict) or found.get("identity") != identity:
         return None
@@ -333,7 +336,7 @@ def recall(address: str, model: str, identity: str) -> ServerCapabilities | None
 
 
 def remember(address: str, model: str, identity: str, found: ServerCapabilities) -> None:
-    """Keep what was found. If the folder cannot be written, it is found out again the next time."""
+    """Store the capabilities. If the folder is not writable, the server is probed again next time."""
     path = home() / FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

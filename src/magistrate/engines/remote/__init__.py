@@ -1,1 +1,1 @@
-"""Shared by the engines that ask a model server over HTTP."""
+"""Shared code of the engines that call a model server over HTTP."""

@@ -1,8 +1,8 @@
-"""The client of one server: an official package, with bounded time, size and number of connections.
+"""The client of one server: an official package, with limits on time, size and number of connections.
 
 Connections belong to the event loop that opened them, and engines outlive loops (`asyncio.run` twice, a
-notebook, a test). So all requests are made on one loop, in a thread of its own: the methods of an engine that
-send requests are decorated with `on_io_loop`.
+notebook, a test). So all requests run on one loop in a separate thread: engine methods that send requests
+are decorated with `on_io_loop`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MAX_BYTES = 8 * 1024 * 1024  # of one answer
-CONNECT_TIMEOUT = 10.0  # seconds until a connection is there
-POLL = 0.2  # seconds until Ctrl-C is noticed at the latest
+CONNECT_TIMEOUT = 10.0  # seconds to open a connection
+POLL = 0.2  # the longest delay, in seconds, until Ctrl-C is noticed
 LAST_EVENT = b"data: [DONE]"  # the end of a stream of events
 
 
 class Requests(Protocol):
-    """Something that sends requests to a server: a `Client`, or a wrapper around one."""
+    """The interface for sending requests to a server: a `Client`, or a wrapper around one."""
 
     base_url: str
     who: str
@@ -49,9 +49,10 @@ class Requests(Protocol):
 class Client:
     """Sends requests to the server at `base_url` through `package`; `who` names the engine in errors.
 
-    A request takes `timeout` seconds at most, and the size of an answer is bounded. Nothing is retried here
-    (see `retry`). Redirects are not followed: a request goes to the given address and to no other. `key` and
-    the keys in the environment are hidden in everything that comes back.
+    A request takes at most `timeout` seconds, and the size of an answer is limited. Nothing is retried here
+    (see `retry`). Redirects are not followed: a request goes to the given address only. `key` and the keys
+    in the environment are hidden in all answers.
+
     A `path` that begins with `/` is under the server's root, others are under `base_url`. Requests raise an
     `EngineError` or `OverLength`. Raises `MissingExtra` if `package` is not installed.
     """
@@ -82,20 +83,20 @@ class Client:
         self._closing: weakref.finalize[Any, Any] | None = None
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The JSON answer to `body`."""
+        """Return the JSON answer to `body`."""
         return await self._request(self._json, path, body, cast_to=self._response_class)
 
     async def get(self, path: str) -> Any:
-        """The JSON answer at `path`."""
+        """Return the JSON answer at `path`."""
         return await self._request(self._json, path, cast_to=self._response_class)
 
     async def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
-        """The JSON events of a streamed answer, in order."""
+        """Return the JSON events of a streamed answer, in order."""
         how = {"cast_to": object, "stream": True, "stream_cls": self._stream_class}
         return await self._request(self._events, path, {**body, "stream": True}, **how)
 
     def without_keys(self, text: str) -> str:
-        """`text` with keys hidden; a streamed text may have had one in pieces."""
+        """Return `text` with keys hidden, also one that came in several pieces of a stream."""
         return self._keys.sub(_logging.HIDDEN, text)
 
     def close(self) -> None:
@@ -113,7 +114,7 @@ class Client:
         body: dict[str, Any] | None = None,
         **how: Any,
     ) -> T:
-        """What `read` makes of the response: of a GET without `body`, else of a POST."""
+        """Send a GET (without `body`) or a POST, and return the result of `read` on the response."""
         if os.getpid() != self._process:
             raise _fork.made_before_fork(f"the engine of {self.who}")
         if self._closing is None:
@@ -124,26 +125,26 @@ class Client:
         try:
             async with asyncio.timeout(self.timeout):
                 return await read(await send(url, **how))
-        except Exception as error:  # whatever a package, a socket or a malformed answer raises
+        except Exception as error:  # a package, a socket or a malformed answer may raise anything
             raise engine_error(error, self.who) from None
 
     async def _json(self, response: Any) -> Any:
-        """A response's JSON. Raises `ValueError` if it is none, `InvalidOutput` if it cannot be read, and
-        `ServerSaysError` if it says that the server failed."""
+        """Parse a response's JSON. Raises `ValueError` if it is not JSON, `InvalidOutput` if Python cannot
+        read it, and `ServerSaysError` if it reports a failure of the server."""
         text = response.content.decode("utf-8-sig")
         with _readable_json():
             body = json.loads(text, object_pairs_hook=_unique)
         return self._checked(body, text, response)
 
     async def _events(self, stream: Any) -> list[Any]:
-        """All events of a streamed response, in order. Raises as `_json`."""
+        """Return all events of a streamed response, in order. Raises as `_json` does."""
         async with stream:
             with _readable_json():
                 events = [event async for event in stream]
         return [self._checked(event, json.dumps(event), stream.response) for event in events]
 
     def _checked(self, body: Any, text: str, response: Any) -> Any:
-        """`body` without keys, which was read from `text`."""
+        """Return `body`, which was parsed from `text`, without keys. Raises `ServerSaysError`."""
         if (error := error_in(body)) is not None:
             raise ServerSaysError(error, response.request)
         return body if self._keys.search(text) is None else self._redacted(body)
@@ -159,7 +160,7 @@ class Client:
 
 
 def _official(package: Literal["openai", "anthropic"]) -> tuple[Callable[..., Any], type]:
-    """The package's client class, and its class of streams."""
+    """Return the package's client class and its stream class."""
     if package == "openai":
         import openai
 
@@ -173,19 +174,19 @@ def _close(http: Any, loop: asyncio.AbstractEventLoop) -> None:
     asyncio.run_coroutine_threadsafe(http.aclose(), loop)
 
 
-# --- reading answers -----------------------------------------------------------------------------
+# --- parsing answers -----------------------------------------------------------------------------
 
 
 @contextmanager
 def _readable_json() -> Iterator[None]:
-    """Raise `InvalidOutput` for JSON that Python does not read: too deep, or a number of too many digits."""
+    """Raise `InvalidOutput` for JSON that Python cannot read: nested too deeply, or too many digits."""
     try:
         yield
     except RecursionError:
         raise InvalidOutput("the server's answer is JSON nested too deeply to be read") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise
-    except ValueError:  # Python's own limit of digits
+    except ValueError:  # Python's limit on digits
         raise InvalidOutput("the server's answer has a number of too many digits to be read") from None
 
 
@@ -196,14 +197,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-# How servers and gateways spell an error in an answer with the status of success, beside `error`.
+# Fields besides `error` in which servers and gateways report an error with a success status.
 ERRORS = ("errors", "error_code", "error_message", "error_msg")
 NO_ERROR: tuple[object, ...] = (None, "", 0, "0", False, [], {})
 FAILED_STATUS = ("failed", "failure", "error", "incomplete", "cancelled", "canceled", "expired")
 
 
 def error_in(body: object) -> object:
-    """The error that an answer names, itself or in a choice or message of it; None if it names none."""
+    """Return the error that an answer, or a choice or message in it, reports; None if there is none."""
     if not isinstance(body, Mapping):
         return None
     if body.get("object") == "error" or body.get("type") == "error":
@@ -219,7 +220,7 @@ def error_in(body: object) -> object:
 
 
 def _with_choices(body: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
-    """An answer, its choices and their messages."""
+    """Yield an answer, its choices and their messages."""
     choices = body.get("choices")
     for part in (body, *(choices if isinstance(choices, list) else ())):
         if isinstance(part, Mapping):
@@ -228,10 +229,10 @@ def _with_choices(body: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
 
 
 def _bounded_reading(stream_class: type, who: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """A response hook that reads at most `MAX_BYTES` of an answer and refuses a stream cut within an event.
+    """Return a response hook that reads at most `MAX_BYTES` and rejects a stream cut within an event.
 
-    `stream_class` is that of the HTTP library. Compressed answers, which were not asked for, are not read at
-    all: a few bytes could become any number.
+    `stream_class` is the HTTP library's. Compressed answers, which were not requested, are rejected: a few
+    bytes could expand to any number.
     """
 
     class Bounded(stream_class):  # type: ignore[misc]
@@ -262,9 +263,9 @@ def _bounded_reading(stream_class: type, who: str) -> Callable[[Any], Coroutine[
 
 
 def _is_open(end: bytes) -> bool:
-    """Whether a stream of events that ends with `end` lacks the blank line behind its last event.
+    """Return whether a stream of events that ends with `end` lacks the blank line after its last event.
 
-    The packages drop such an event unread. The mark that ends the stream may be without a blank line.
+    The packages drop such an event unread. The mark that ends the stream may lack the blank line.
     """
     lines = end.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     return not (lines.endswith(b"\n\n") or lines.strip() in (b"", b":") or lines.strip().endswith(LAST_EVENT))
@@ -274,11 +275,11 @@ def _is_open(end: bytes) -> bool:
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
-_parents: list[Any] = []  # a parent's loop: in the child it is neither run nor closed
+_parents: list[Any] = []  # the loop of a parent process; in the child it is neither run nor closed
 
 
 def _forget() -> None:
-    """After a fork the loop's thread is gone, so a new one is made."""
+    """Create a new loop after a fork, where the old loop's thread no longer exists."""
     global _lock, _loop
     _parents.append(_loop)
     _lock, _loop = threading.Lock(), None
@@ -288,7 +289,7 @@ _fork.in_child(_forget)
 
 
 def on_io_loop(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """`method`, run on the loop of all requests whichever loop awaits it."""
+    """Return `method`, which then runs on the loop of all requests whatever loop awaits it."""
 
     @wraps(method)
     async def on_loop(*args: P.args, **named: P.kwargs) -> T:
@@ -301,10 +302,10 @@ def on_io_loop(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corou
 
 
 def run_on_io_loop(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, run on the loop of all requests; for callers that cannot await."""
+    """Run `work` on the loop of all requests and return its result; for callers that cannot await."""
     future = asyncio.run_coroutine_threadsafe(work, _io_loop())
     try:
-        # Again and again: a signal that another thread has received does not wake one that waits for a lock.
+        # Polls, because a signal received by another thread does not wake one that waits for a lock.
         while not wait([future], timeout=POLL).done:
             pass
     except KeyboardInterrupt:

@@ -1,8 +1,8 @@
-"""Errors of the official clients as errors of this package, which say whether a retry would help.
+"""Convert errors of the official clients to errors of this package, which tell whether a retry would help.
 
-The clients' classes are matched by name, so that none of them is imported here: `openai` and `anthropic` have
-the same tree (`APIStatusError` with a status, `APITimeoutError`, `APIConnectionError`), and the errors of
-`httpx` and `httpx2` below them have the same names too.
+The clients' classes are matched by name, so that none of them is imported here. `openai` and `anthropic`
+have the same class tree (`APIStatusError` with a status, `APITimeoutError`, `APIConnectionError`), and the
+errors of `httpx` and `httpx2` below them have the same names too.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from magistrate.errors import (
 )
 
 BROKEN_CONNECTION = (ConnectionError, ssl.SSLError, socket.gaierror)
-SEARCHED = 4_000  # characters in which a known spelling is looked for
+SEARCHED = 4_000  # characters of an error that are searched for known phrases
 KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
-# A prompt that does not fit, as servers spell it: OpenAI, vLLM, SGLang, llama.cpp, Ollama, LM Studio, TGI,
-# Anthropic, Gemini, Mistral and the gateways that pass their words on.
+# Messages about a prompt that does not fit, from OpenAI, vLLM, SGLang, llama.cpp, Ollama, LM Studio, TGI,
+# Anthropic, Gemini, Mistral and the gateways that forward their messages.
 TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|string_above_max_length"
     r"|(maximum|max|available|model'?s|exceeds? (the )?)\s*(model )?context (length|size|window|limit)"
@@ -48,7 +48,7 @@ TOO_LONG = re.compile(
     r"|`?inputs`? (tokens \+ `?max_new_tokens|must have less than)",
     re.IGNORECASE,
 )
-# Money or an account, which no retry brings back.
+# Problems of payment or account, which no retry fixes.
 UNPAID = re.compile(
     r"insufficient_quota|billing|credit balance|spend_limit|spending limit|exceeded your current quota"
     r"|insufficient (credits?|balance|funds)|payment required|organization_on_hold",
@@ -57,7 +57,7 @@ UNPAID = re.compile(
 FILTERED = re.compile(r"moderation|flagged|content[ _](filter|policy)|safety", re.IGNORECASE)
 PER_MINUTE = re.compile(r"rate_limit|per (minute|day)|\b[TR]P[MD]\b", re.IGNORECASE)
 
-# The status that an error in the middle of a stream stands for, after the status 200 of its beginning.
+# HTTP status for an error type within a stream that began with status 200.
 STATUS_OF_TYPE = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -75,7 +75,7 @@ STATUS_OF_TYPE = {
 
 
 class ServerSaysError(Exception):
-    """An answer has the status of success, and its `body` says that the server failed."""
+    """An answer has a success status, but its `body` reports that the server failed."""
 
     def __init__(self, body: object, request: object) -> None:
         super().__init__("the server says that it failed")
@@ -83,12 +83,12 @@ class ServerSaysError(Exception):
 
 
 def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.time) -> Exception:
-    """This package's error for an exception of an official client; other exceptions are returned as they are.
+    """Return this package's error for an exception of an official client; others are returned unchanged.
 
-    An error of this package that the exception was raised from is returned instead. `who` names the engine in
-    the message, such as `openai:gpt-4o-mini at http://127.0.0.1:8080/v1`. A bounded part of the server's
-    words is shown, without control characters and keys; a key is only named by the environment variable that
-    it comes from. Raise the result `from None`: a client's error holds its request.
+    If the exception was raised from an error of this package, that error is returned. `who` names the
+    engine in the message, such as `openai:gpt-4o-mini at http://127.0.0.1:8080/v1`. The message includes a
+    limited part of the server's own, without control characters and keys; a key is named only by its
+    environment variable. Raise the result `from None`, because a client's error holds its request.
     """
     causes = list(_causes(error))
     if own := next((each for each in causes if isinstance(each, MagistrateError)), None):
@@ -118,7 +118,7 @@ def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.
 
 
 def _status_error(error: Exception, status: int, who: str, now: Callable[[], float]) -> Exception:
-    """The error for an answer with an HTTP status other than success."""
+    """Return the error for an answer with an HTTP status other than success."""
     body = getattr(error, "body", None)
     words = _message(body) or str(getattr(error, "message", ""))
     searched = " ".join([words, *(code for code in _codes(body) if isinstance(code, str))])[:SEARCHED]
@@ -149,7 +149,7 @@ def _status_error(error: Exception, status: int, who: str, now: Callable[[], flo
 
 
 def _connection_error(causes: list[BaseException], names: set[str], who: str) -> EngineError:
-    """The error where no answer came, or none that could be read to its end."""
+    """Return the error for a missing or incomplete answer."""
     reason = next(
         (f" ({shown(e.strerror)})" for e in causes[::-1] if isinstance(e, OSError) and e.strerror), ""
     )
@@ -158,7 +158,7 @@ def _connection_error(causes: list[BaseException], names: set[str], who: str) ->
         return EngineGone(f"{who}: {message}")
     if names & {"UnsupportedProtocol", "InvalidURL"}:
         return EngineGone(f"{who}: this is no address of a server; write --base-url http://HOST:PORT/v1")
-    if "LocalProtocolError" in names:  # its words may hold the key
+    if "LocalProtocolError" in names:  # its message may contain the key
         message = "the request cannot be sent; has the key a line break or another odd character?"
         return EngineGone(f"{who}: {message}")
     if "DecodingError" in names:
@@ -171,11 +171,11 @@ def _connection_error(causes: list[BaseException], names: set[str], who: str) ->
     return EngineError(f"{who}: the connection broke before the answer was whole{reason}")
 
 
-# --- what the clients' errors hold ---------------------------------------------------------------
+# --- contents of the clients' errors -------------------------------------------------------------
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status that an error stands for, None if no answer came."""
+    """Return the HTTP status of an error, None if no answer came."""
     if type(error).__name__ == "APIResponseValidationError":
         return None
     status = getattr(error, "status_code", None)
@@ -189,7 +189,7 @@ def _status(error: Exception) -> int | None:
 
 
 def _message(body: object) -> str:
-    """The message in an error's body, in the shape of OpenAI, Anthropic, FastAPI, or plain text."""
+    """Return the message in an error's body, in the format of OpenAI, Anthropic, FastAPI, or plain text."""
     for _ in range(3):
         if not isinstance(body, Mapping):
             break
@@ -200,7 +200,7 @@ def _message(body: object) -> str:
 
 
 def _codes(body: object) -> Iterator[str | int]:
-    """The kinds of error and the statuses that a body names, the outermost first."""
+    """Yield the error types and statuses in a body, the outermost first."""
     while isinstance(body, Mapping):
         codes = (body.get(key) for key in ("code", "error_code", "status", "type"))
         yield from (code for code in codes if isinstance(code, str | int))
@@ -208,7 +208,7 @@ def _codes(body: object) -> Iterator[str | int]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what caused it, the outermost first."""
+    """Yield an error and its causes, the outermost first."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -217,14 +217,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-# --- a server's words, safe to show --------------------------------------------------------------
+# --- a server's message, safe to show ------------------------------------------------------------
 
-LONGEST = 300  # characters of a server's words that are shown
-READ = 2_000  # characters that are looked at, so that a hostile message costs no time
+LONGEST = 300  # characters of a server's message that are shown
+READ = 2_000  # characters that are examined, so that a hostile message costs no time
 SECRET_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
-SHORTEST_SECRET = 6  # characters; what is shorter could be any word
+SHORTEST_SECRET = 6  # characters; a shorter one could be any word
 MARKUP = re.compile(r"<(script|style)\b.*?</\1>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
-# What servers repeat of a key, beside what `_logging` knows: as it is, half masked, or any long token.
+# Forms in which servers repeat a key, besides those in `_logging`: verbatim, half masked, or a long token.
 REPEATED_KEY = re.compile(
     r"(?i:(?<=key provided: ))\s*[^\s,;\"']+|\b(?:key|gsk|xai|nvapi)[-_][\w.*\-]{6,}|[^\s\"']*\*{3,}[^\s\"']*"
     r"|\b(?=[\w\-]*\d)(?=[\w\-]*[A-Za-z])[A-Za-z0-9_\-]{32,}"
@@ -232,9 +232,9 @@ REPEATED_KEY = re.compile(
 
 
 def shown(words: object, secrets: Iterable[str] = ()) -> str:
-    """A server's words as one line of at most `LONGEST` characters; empty for anything but text.
+    """Return a server's message as one line of at most `LONGEST` characters; empty for anything but text.
 
-    Markup and control characters are removed, `secrets` and whatever looks like a key are hidden.
+    Markup and control characters are removed. `secrets` and anything that looks like a key are hidden.
     """
     if not isinstance(words, str):
         return ""
@@ -247,10 +247,10 @@ def shown(words: object, secrets: Iterable[str] = ()) -> str:
 
 
 def _shown(words: object, error: Exception) -> str:
-    """`words` without the keys in the environment and in the request that `error` is of."""
+    """Return `words` without the keys in the environment and in the request that caused `error`."""
     try:
         headers = getattr(getattr(error, "request", None), "headers", {})
-    except RuntimeError:  # httpx, where there is no request
+    except RuntimeError:  # httpx raises this if there is no request
         headers = {}
     sent = [headers[name] for name in SECRET_HEADERS if headers.get(name)]
     secrets = [*_logging.secrets_of(os.environ), *sent, *(value.rpartition(" ")[2] for value in sent)]
@@ -261,16 +261,16 @@ def _shown(words: object, error: Exception) -> str:
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-FIRST_DATE = 1_000_000_000  # more seconds than any server asks for: a date since 1970, not a time from now
+FIRST_DATE = 1_000_000_000  # more seconds than any server asks for: from here on, a date since 1970
 LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The seconds that a server asks to wait, None if it does not say.
+    """Return the seconds that a server asks to wait, or None.
 
     `now` is the time in seconds since 1970. Reads `retry-after-ms`, `Retry-After` (seconds or a date), and
-    otherwise when the limit that is used up is reset, as OpenAI (`x-ratelimit-reset-…`), Anthropic
-    (`anthropic-ratelimit-…-reset`) and gateways (`ratelimit-reset`) tell it.
+    otherwise the reset time of the exhausted limit, in the headers of OpenAI (`x-ratelimit-reset-…`),
+    Anthropic (`anthropic-ratelimit-…-reset`) and gateways (`ratelimit-reset`).
     """
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return max(0.0, milliseconds / 1000)
@@ -279,7 +279,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _reset(headers: Mapping[str, str], now: float) -> float | None:
-    """When the last of the used-up limits is reset; if none is used up, the first reset of all."""
+    """Return the seconds until the last exhausted limit is reset, or until the first reset if none is."""
     used, others = list[float](), list[float]()
     for name in LIMITS:
         for pattern in ("x-ratelimit-{}-" + name, f"anthropic-ratelimit-{name}-{{}}"):
@@ -294,7 +294,7 @@ def _reset(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _seconds(value: str | None, now: float) -> float | None:
-    """A number of seconds, a duration such as `1m30s`, or a date, as seconds from now."""
+    """Convert a number of seconds, a duration such as `1m30s`, or a date to seconds from now."""
     text = (value or "").strip()
     number = _number(text)
     if number is not None:
@@ -303,7 +303,7 @@ def _seconds(value: str | None, now: float) -> float | None:
         return max(0.0, number - now if number >= FIRST_DATE else number)
     if text and DURATION.sub("", text) == "":
         return sum(float(amount) * SECONDS_PER_UNIT[unit] for amount, unit in DURATION.findall(text))
-    for read in (parsedate_to_datetime, datetime.fromisoformat):  # dates of HTTP and of RFC 3339
+    for read in (parsedate_to_datetime, datetime.fromisoformat):  # dates in HTTP and RFC 3339 format
         try:
             date = read(text)
             return max(0.0, (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp() - now)

@@ -1,8 +1,8 @@
-"""Chat messages of a prompt, as OpenAI's, Anthropic's and other servers take them.
+"""Chat messages of a prompt for OpenAI's, Anthropic's and other servers.
 
 A server tokenizes the whole prompt, so `<|im_end|>` in a judged text would close its turn. Therefore a mark
-that no text of the prompt contains is put behind the first character of whatever looks like a special token,
-and taken out of what comes back, so that quotes and offsets are those of the raw text.
+that no text of the prompt contains is inserted after the first character of anything that looks like a
+special token. It is removed from the answer, so that quotes and offsets refer to the raw text.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ CONTINUE = (
     "Your answer breaks off where it stops above. Go on from exactly there: "
     "write only what comes next, without repeating anything."
 )
-SILENT = "(no answer)"  # servers refuse empty messages
-WRAPPED = "answer"  # the property that holds a plain text in the object around it
+SILENT = "(no answer)"  # servers reject empty messages
+WRAPPED = "answer"  # the property of the object that wraps a plain text
 
 MARKS = "¦‖†‡§¶⁞※⸗⁑◊⟊⌇⍿"
-# Tags of one word, with bars or without, of any script; bracketed capitals; doubled angle brackets.
+# Tags of one word in any script, with or without bars; bracketed capitals; doubled angle brackets.
 SPECIAL = re.compile(
     r"<(?=[|｜/]?[^<>\s]{1,64}>)|<(?=[|｜])|[|｜](?=>)|<(?=</?[A-Z]+>>)"
     r"|\[(?=/?[a-z]{0,2}[A-Z][A-Z0-9_ ]{1,40}\])"
@@ -39,33 +39,33 @@ NOTE = "what looks like special tokens in judged texts was broken up by {mark!r}
 
 @dataclass(frozen=True, slots=True)
 class Escaping:
-    """How the texts of one prompt are escaped: by `mark`, or not at all if nothing looks special."""
+    """How the texts of one prompt are escaped: with `mark`, or not at all if nothing looks special."""
 
     mark: str = ""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the answer must know."""
+        """Notes for the reader of the answer."""
         return (NOTE.format(mark=self.mark),) if self.mark else ()
 
     def escape(self, text: str) -> str:
-        """`text` without anything that looks like a special token."""
+        """Return `text` without anything that looks like a special token."""
         return SPECIAL.sub(lambda match: match[0] + self.mark, text) if self.mark else text
 
     def undo(self, text: str) -> str:
-        """An answer without the marks, also where JSON escapes them."""
+        """Return an answer without the marks, even if JSON escapes them."""
         if not self.mark:
             return text
         code = f"{ord(self.mark):04x}"
         return re.sub(rf"\\u{code}", "", text.replace(self.mark, ""), flags=re.IGNORECASE)
 
     def raw_offset(self, raw: str, at: int) -> int:
-        """The offset into `raw` of the offset `at` into `escape(raw)`."""
+        """Convert the offset `at` in `escape(raw)` to an offset in `raw`."""
         return at - self.escape(raw)[:at].count(self.mark) if self.mark else at
 
 
 def escaping_for(untrusted: Iterable[str], others: Iterable[str] = ()) -> Escaping:
-    """The escaping of `untrusted` texts, by a mark that neither they nor `others` contain."""
+    """Return the escaping of `untrusted` texts, with a mark that neither they nor `others` contain."""
     texts = list(untrusted)
     if not any(SPECIAL.search(text) for text in texts):
         return Escaping()
@@ -78,7 +78,7 @@ def escaping_for(untrusted: Iterable[str], others: Iterable[str] = ()) -> Escapi
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message: the role, and its text with data escaped."""
+    """A message: its role, and its text with data escaped."""
 
     role: str
     text: str
@@ -86,9 +86,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Turns to send. If `begun`, the last is the assistant's and the server is to continue it.
+    """The turns to send. If `begun`, the last is the assistant's and the server must continue it.
 
-    `escaping` says how data was escaped, and undoes that in the answer.
+    `escaping` is how data was escaped; it also undoes that in the answer.
     """
 
     turns: tuple[Turn, ...]
@@ -101,15 +101,15 @@ class Chat:
         return "\n\n".join(turn.text for turn in self.turns if turn.role == "system")
 
     def as_dicts(self) -> list[dict[str, str]]:
-        """The turns as JSON objects with `role` and `content`."""
+        """Return the turns as JSON objects with `role` and `content`."""
         return [{"role": turn.role, "content": turn.text} for turn in self.turns]
 
 
 def chat(prompt: Prompt, attempts: Sequence[Attempt] = (), *, continues: bool = True) -> Chat:
-    """The messages of `prompt`, followed by every refused attempt and what was wrong with it.
+    """Return the messages of `prompt`, followed by every rejected attempt and the reason.
 
-    A last message of the assistant is left for the server to continue; a server that does not do that
-    (`continues=False`) is asked for the rest in words.
+    A final message of the assistant is left for the server to continue. If the server cannot do that
+    (`continues=False`), it is asked in words to continue.
     """
     if not prompt.messages:
         raise SpecError("a prompt needs at least one message")
@@ -126,9 +126,9 @@ def chat(prompt: Prompt, attempts: Sequence[Attempt] = (), *, continues: bool = 
 
 
 def with_attempts(prompt: Prompt, attempts: Sequence[Attempt]) -> Prompt:
-    """`prompt` followed by every refused attempt and what was wrong with it.
+    """Return `prompt` followed by every rejected attempt and the reason.
 
-    Both the attempt and the problem are data: either may repeat a judged text.
+    Both the attempt and the problem are data, because either may repeat a judged text.
     """
     if not attempts:
         return prompt
@@ -141,7 +141,7 @@ def with_attempts(prompt: Prompt, attempts: Sequence[Attempt]) -> Prompt:
 
 
 def with_instruction(prompt: Prompt, words: str) -> Prompt:
-    """`prompt` with `words` behind its last user message, as data: a schema may repeat judged texts."""
+    """Append `words` to the last user message of `prompt`, as data: a schema may repeat judged texts."""
     last = max((at for at, message in enumerate(prompt.messages) if message.role == "user"), default=None)
     if last is None:
         return Prompt((*prompt.messages, Message("user", (Data(words, "form"),))))
@@ -151,7 +151,7 @@ def with_instruction(prompt: Prompt, words: str) -> Prompt:
 
 
 def in_words(constraint: Constraint) -> str:
-    """The constraint as an instruction, for servers that cannot enforce it."""
+    """Return the constraint as an instruction, for servers that cannot enforce it."""
     schema = constraint.schema or {}
     if constraint.kind == "choice":
         return "Reply with exactly one of: " + json.dumps(schema["enum"], ensure_ascii=False)
@@ -164,12 +164,12 @@ def in_words(constraint: Constraint) -> str:
 
 
 def one_of(answers: Sequence[str]) -> str:
-    """An instruction to give one of `answers`."""
+    """Return an instruction to reply with one of `answers`."""
     return "Reply with nothing but one of these: " + ", ".join(answers)
 
 
 def _text(message: Message, escaping: Escaping) -> str:
-    """A message's text. Adjacent data parts are escaped as one: together they could form a special token."""
+    """Return a message's text. Adjacent data parts are escaped together: they may form a special token."""
     text, waiting = "", ""
     for part in message.parts:
         if isinstance(part, Data):
@@ -180,12 +180,12 @@ def _text(message: Message, escaping: Escaping) -> str:
     return text + escaping.escape(waiting) or SILENT
 
 
-# --- texts inside an object, for servers that take schemas of objects only --------------------------
+# --- texts in an object, for servers that accept only schemas of objects ----------------------------
 
 
 def schema_of_text(constraint: Constraint) -> dict[str, Any]:
-    """The schema of an object whose one property is a text that `constraint`, a choice or a regular
-    expression, allows."""
+    """Return the schema of an object with one property, a text that `constraint` (a choice or a regular
+    expression) allows."""
     given = constraint.schema or {}
     text = {"type": "string", **{key: given[key] for key in ("enum", "pattern") if key in given}}
     if "pattern" in text:
@@ -194,7 +194,7 @@ def schema_of_text(constraint: Constraint) -> dict[str, Any]:
 
 
 def schema_around(inner: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an object with one property, of the schema `inner`."""
+    """Return the schema of an object with one property that has the schema `inner`."""
     return {
         "type": "object",
         "properties": {WRAPPED: dict(inner)},
@@ -204,12 +204,12 @@ def schema_around(inner: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def inside(text: str) -> Any:
-    """The value of the property in the object that `text` is; None if it is no such object."""
-    value = read(text).value  # of whole JSON that says nothing twice; else of no such type
+    """Return the value of the property in the JSON object `text`; None if it is not such an object."""
+    value = read(text).value  # of complete JSON without duplicate names; otherwise not a dict with this key
     return value[WRAPPED] if isinstance(value, dict) and value.keys() == {WRAPPED} else None
 
 
 def text_inside(text: str) -> str:
-    """The text in the object that `text` is; `text` itself if it is no such object."""
+    """Return the text in the JSON object `text`, or `text` itself if it is not such an object."""
     inner = inside(text)
     return inner if isinstance(inner, str) else text

@@ -1,4 +1,4 @@
-"""Options of an engine on a server: those behind the model's name, the server's address, the key."""
+"""Options of an engine on a server: the ones after the model's name, the server's address, the key."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from magistrate.errors import SpecError
 
 Options = TypeVar("Options")
 
-SHOWN_MODELS = 20  # that a warning lists
+SHOWN_MODELS = 20  # the most models that a warning lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """The official server of a protocol, and where the environment names another one.
+    """The official server of a protocol, and the environment variables that select another one.
 
-    `owner` appears in messages (`OpenAI's`), `prefix` stands before a model (`openai:MODEL`), `official` is
-    the address of the official server, `example` how the address of another is written.
+    `owner` appears in messages (`OpenAI's`). `prefix` is the prefix of a model (`openai:MODEL`). `official`
+    is the address of the official server, and `example` shows how to write another address.
     """
 
     owner: str
@@ -33,18 +33,18 @@ class Provider:
     example: str
 
     def address(self, given: str | None) -> str:
-        """The server's address: the given one, else the environment's, else the official one.
+        """Return the server's address: the given one, else the environment's, else the official one.
 
-        Raises `SpecError` for what is no address, and for one that holds a secret: it would be stored and
-        shown.
+        Raises `SpecError` for an invalid address, and for one that contains a secret, because addresses are
+        stored and shown.
         """
         url = (given or os.environ.get(self.url_variable) or self.official).strip().rstrip("/")
         check_address(url, self.key_variable, f"write it as in --base-url {self.example}")
         return url
 
     def key_for(self, url: str) -> str:
-        """The key to send to `url`, from the environment. Raises `SpecError` if the official server's is
-        missing."""
+        """Return the key to send to `url`, from the environment. Raises `SpecError` if the official
+        server's key is missing."""
         key = os.environ.get(self.key_variable, "").strip()
         if not key and url == self.official:
             raise SpecError(
@@ -56,10 +56,10 @@ class Provider:
     def read_options(
         self, words: str, kind: type[Options], minimum: Mapping[str, int]
     ) -> tuple[str, Options]:
-        """The model's name, and the `name=value` pairs behind it as fields of `kind`.
+        """Parse the model's name, and the `name=value` pairs after it as fields of `kind`.
 
-        A field is one of several words, true or false, or a whole number of at least `minimum` (0 where that
-        does not name it). Raises `SpecError`.
+        A field is one of several words, true or false, or a whole number of at least `minimum` (0 if not
+        listed there). Raises `SpecError`.
         """
         model, *pairs = words.split(",")
         if not model.strip():
@@ -79,10 +79,10 @@ class Provider:
 
 
 def check_address(url: str, key_variable: str, how: str) -> SplitResult:
-    """The parts of `url`. Raises `SpecError` for what is no address, and for one that holds a secret.
+    """Split `url` into its parts. Raises `SpecError` if it is invalid or contains a secret.
 
-    An address is stored and shown, so keys belong into the environment variable `key_variable`; `how` says
-    how an address is written.
+    An address is stored and shown, so keys belong in the environment variable `key_variable`. `how`
+    describes how to write an address.
     """
     try:
         parts = urlsplit(url)
@@ -99,7 +99,7 @@ def check_address(url: str, key_variable: str, how: str) -> SplitResult:
 
 
 def is_local(url: str) -> bool:
-    """Whether `url` names this machine or one of its own network: one computer, not a service."""
+    """Return whether `url` is this machine or one in its own network: a single computer, not a service."""
     host = urlsplit(url).hostname or ""
     try:
         address = ip_address(host)
@@ -111,8 +111,8 @@ def is_local(url: str) -> bool:
 def warn_unlisted_model(address: str, model: str, listed: Sequence[str]) -> None:
     """Warn that the server at `address` does not list `model`, though it answers for it.
 
-    Some servers have one model and answer with it whatever name is asked for, so that a typing error would
-    go unseen, and results would be stored under the wrong name.
+    Some servers have one model and use it for any name. A typo would then go unnoticed, and results would
+    be stored under the wrong name.
     """
     names = ", ".join(listed[:SHOWN_MODELS]) + (", …" if len(listed) > SHOWN_MODELS else "")
     warnings.warn(

@@ -1,4 +1,4 @@
-"""Replies of servers: typed bodies, thoughts, texts that fit their constraint, and choices of a label."""
+"""Replies of servers: typed bodies, thoughts, texts that match their constraint, and choices of a label."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 
 class Body(BaseModel):
-    """Something a server wrote. Fields that are not declared are ignored."""
+    """A JSON object from a server. Undeclared fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 def read(kind: type[Kind], body: Any, what: str) -> Kind:
-    """`body` as a value of `kind`. Raises `InvalidOutput`, which says where it is something else."""
+    """Validate `body` as a `kind`. Raises `InvalidOutput` with the place of the first error."""
     try:
         return kind.model_validate(body)
     except ValidationError as error:
@@ -55,11 +55,11 @@ OPENING = re.compile(r"\s*(?:<(think|thinking|thought|reasoning)>|\[(THINK)\])")
 
 
 def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str]:
-    """Thoughts and answer of what a model wrote.
+    """Split a model's text into thoughts and answer.
 
-    Thoughts count only if the text begins with them; a tag further on is part of the answer, which may quote
-    what is judged. `opened` says that the prompt has already begun the thoughts, so that the text only ends
-    them. Thoughts that never end leave no answer.
+    Thoughts count only at the beginning of the text. A tag further on is part of the answer, which may
+    quote the judged text. `opened` means that the prompt has already begun the thoughts, so that the text
+    only ends them. Thoughts that never end leave no answer.
 
     >>> split_thinking("<think>Rain is wet.</think> Yes")
     ('Rain is wet.', 'Yes')
@@ -74,11 +74,11 @@ def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str]:
     closing = "[/THINK]" if name == "THINK" else f"</{name}>"
     thoughts, ended, answer = text[start:].partition(closing)
     if not ended and match is None:
-        return "", text  # it was not begun after all: a template may leave thoughts out
+        return "", text  # not begun after all: a template may omit thoughts
     return thoughts.strip(), answer.lstrip()
 
 
-# --- texts that fit their constraint -------------------------------------------------------------
+# --- texts that match their constraint -----------------------------------------------------------
 
 SHOWN = 2000  # characters of a repaired text that a note repeats
 SHORTENED = (
@@ -88,9 +88,9 @@ SHORTENED = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A text that a server wrote, not yet validated; `thinking` came before it.
+    """A text from a server, not yet validated; `thinking` came before it.
 
-    `finish` is `length` if the token budget ended it. `notes` say what else a reader of the text must know.
+    `finish` is `length` if the token budget ended it. `notes` are remarks for the reader of the text.
     """
 
     text: str
@@ -105,12 +105,12 @@ Ask = Callable[[tuple[Attempt, ...], Constraint | None], Awaitable[Reply]]
 
 
 async def generate_validated(ask: Ask, constraint: Constraint | None, *, retries: int) -> Generation:
-    """The first reply that `constraint` accepts; without a constraint, the first reply.
+    """Return the first reply that `constraint` accepts; without a constraint, the first reply.
 
-    `ask(attempts, constraint)` is given the refused attempts to show them to the model, and the constraint to
-    enforce: after each answer that the token budget cut off, one with half the room. A reply that does not
-    fit is repaired if only one reading is possible; otherwise the model is asked again, `retries` times at
-    most. Raises `UnusableAnswer`, with everything that was written and spent.
+    `ask(attempts, constraint)` gets the rejected attempts, to show them to the model, and the constraint to
+    enforce; after each answer that the token budget cut off, that is one with half the lengths. A reply
+    that does not match is repaired if only one reading is possible. Otherwise the model is asked again, at
+    most `retries` times. Raises `UnusableAnswer`, with all attempts and the total usage.
     """
     if constraint is None:
         free = await ask((), None)
@@ -142,7 +142,7 @@ async def generate_validated(ask: Ask, constraint: Constraint | None, *, retries
 
 @dataclass(frozen=True, slots=True)
 class _Used(Generic[T]):
-    """The reply that could be used, what was read in it, the attempts before it, and what all of it spent."""
+    """The first usable reply, the value parsed from it, the attempts before it, and the total usage."""
 
     reply: Reply
     value: T
@@ -153,7 +153,7 @@ class _Used(Generic[T]):
 async def _first_usable(
     ask: Callable[[tuple[Attempt, ...]], Awaitable[Reply]], read: Callable[[Reply], T], retries: int
 ) -> _Used[T]:
-    """The first reply of `1 + retries` for which `read` does not raise `InvalidOutput`.
+    """Return the first reply of `1 + retries` for which `read` does not raise `InvalidOutput`.
 
     Raises `UnusableAnswer` if there is none.
     """
@@ -173,7 +173,7 @@ async def _first_usable(
 
 
 def _validated(reply: Reply, constraint: Constraint) -> tuple[str, Any, tuple[str, ...]]:
-    """A text that the constraint accepts, its value, and notes on what was repaired."""
+    """Return a text that the constraint accepts, its value, and notes on repairs."""
     if reply.finish == "length":
         raise InvalidOutput("the answer was cut off where its tokens ran out; it must be shorter", reply.text)
     try:
@@ -187,7 +187,7 @@ def _validated(reply: Reply, constraint: Constraint) -> tuple[str, Any, tuple[st
 
 # --- labels by log-probabilities -----------------------------------------------------------------
 
-LEAST_MASS = 1e-12  # of the options together; with less, nothing is known of them
+LEAST_MASS = 1e-12  # smallest total mass of the options; with less, nothing is known about them
 
 
 Path = tuple[int, ...]  # tokens that spell a surface
@@ -196,11 +196,11 @@ Path = tuple[int, ...]  # tokens that spell a surface
 def token_paths(
     options: Sequence[Option], paths: Mapping[str, Path], end: Path | None = None
 ) -> list[list[Path]]:
-    """The paths of every option's surfaces, each once. One that begins another gets `end`, the tokens that
-    end an answer.
+    """Return the paths of every option's surfaces, without duplicates.
 
-    Raises `SpecError` for an empty path, for one that two options share, and, if no `end` is known, for one
-    that begins another option's.
+    A path that is a prefix of another gets `end`, the tokens that end an answer. Raises `SpecError` for an
+    empty path, for one that two options share, and, if `end` is None, for one that is a prefix of another
+    option's.
     """
     owner: dict[Path, str] = {}
     for option in options:
@@ -228,8 +228,8 @@ def exact_choice(
     usage: Usage,
     notes: tuple[str, ...] = (),
 ) -> Choice:
-    """The choice where all is known: `logprobs` are those of each option's paths."""
-    # Relative to the likeliest path, so that options of vanishing mass can still be compared.
+    """Return the exact choice: `logprobs` are those of each option's paths."""
+    # Relative to the most likely path, so that options of vanishing mass can still be compared.
     likeliest = max(max(group) for group in logprobs)
     weights = [sum(math.exp(total - likeliest) for total in group) for group in logprobs]
     shares = {option.label: weight / sum(weights) for option, weight in zip(options, weights, strict=True)}
@@ -240,14 +240,14 @@ def exact_choice(
 
 @dataclass(frozen=True, slots=True)
 class TopToken:
-    """One of the likeliest first tokens: its bytes and its natural log-probability."""
+    """One of the most likely first tokens: its bytes and its natural log-probability."""
 
     text: bytes
     logprob: float
 
 
 class TopTokenBody(Body):
-    """One of the likeliest tokens, as servers list them."""
+    """One of the most likely tokens, as listed by servers."""
 
     token: str
     logprob: Logprob
@@ -255,14 +255,14 @@ class TopTokenBody(Body):
 
     @property
     def value(self) -> TopToken:
-        """Its bytes and its log-probability."""
+        """The token's bytes and its log-probability."""
         text = self.token.encode() if self.bytes is None else bytes(self.bytes)
         return TopToken(text, self.logprob)
 
 
 @dataclass(frozen=True, slots=True)
 class LabelProbabilities:
-    """Shares of the options in the order given, their mass together, and how far a share may be off."""
+    """Shares of the options in the given order, their total mass, and the largest error of a share."""
 
     shares: tuple[float, ...]
     mass: float
@@ -271,9 +271,9 @@ class LabelProbabilities:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of one option: the probability of its surfaces that are listed tokens (`seen`), the most
-    that its longer surfaces may have (`begun`), the estimate for those (`likely`), and how many of its
-    surfaces are not listed."""
+    """What the listed tokens tell about one option: the probability of its surfaces that are listed tokens
+    (`seen`), the most that its longer surfaces may have (`begun`), the estimate for those (`likely`), and
+    how many of its surfaces are not listed."""
 
     seen: float
     begun: float
@@ -289,7 +289,7 @@ def top_k_choice(
     *,
     least_mass: float = 0.0,
 ) -> Choice | None:
-    """The choice by the likeliest first tokens; None if the options have less than `least_mass` together."""
+    """Choose by the most likely first tokens; None if the options' total mass is less than `least_mass`."""
     found = label_probabilities(options, tokens)
     if found is None or found.mass < least_mass:
         return None
@@ -299,14 +299,14 @@ def top_k_choice(
 
 
 def label_probabilities(options: Sequence[Option], tokens: Sequence[TopToken]) -> LabelProbabilities | None:
-    """Shares by the first token, with the largest error that any of them can have.
+    """Compute shares by the first token, with the largest error that any of them can have.
 
-    `tokens` are the likeliest first tokens; what is not listed is at most as probable as the least of them.
-    A surface that is a listed token has its probability. A surface that a listed token begins has at most the
-    probability of that token; that is the estimate, unless another option begins with it too. A surface whose
-    token is not listed has at most the least listed probability, and all of those together what the list
-    leaves. The bound follows from setting every option to its most with the others at their least, and the
-    reverse. None if no option is among the listed.
+    `tokens` are the most likely first tokens; an unlisted token is at most as probable as the least of
+    them. A surface that is a listed token has its probability. A surface that begins with a listed token
+    has at most the probability of that token, which is also the estimate unless another option begins with
+    it too. A surface whose token is unlisted has at most the least listed probability, and all of those
+    together at most the mass that the list leaves. The bound follows from setting each option to its
+    maximum with the others at their minimum, and the reverse. None if no option is listed.
     """
     if not tokens:
         return None
@@ -340,13 +340,13 @@ def _known(option: Option, options: Sequence[Option], chances: dict[bytes, float
             continue
         begun += max(least, *(chances[text] for text in parts))
         beginnings.add(max(parts, key=len))
-    # A token that begins another option's surface too, or is one, says nothing for either.
+    # A token that begins another option's surface too, or is one, is evidence for neither.
     own = {text for text in beginnings if not any(other.startswith(text) for other in others)}
     return _Known(seen, begun, sum(chances[text] for text in own - surfaces), unlisted)
 
 
 def _deviation(known: Sequence[_Known], at: int, share: float, least: float, rest: float) -> float:
-    """How far the true share of option `at` may be from `share`."""
+    """Return how far the true share of option `at` may be from `share`."""
     others = [each for place, each in enumerate(known) if place != at]
     most = _most([known[at]], least, rest)
     low = known[at].seen
@@ -363,9 +363,9 @@ def _most(known: Sequence[_Known], least: float, rest: float) -> float:
 
 # --- labels by replies in words ------------------------------------------------------------------
 
-# Names of an answer that say nothing themselves: {"hallucinated": "No"} would say the opposite of "No".
+# Keys that carry no meaning of their own: {"hallucinated": "No"} would be the opposite of "No".
 KEYS = ("answer", "label", "verdict", "reply", "response")
-BUDGET = 16  # tokens of a reply that names an option
+BUDGET = 16  # tokens for a reply that names an option
 
 AskLabel = Callable[[tuple[Attempt, ...], int | None], Awaitable[Reply]]
 """Asks for a label after refused attempts: drawn with a seed, or the likeliest where the seed is None."""
@@ -374,7 +374,7 @@ AskLabel = Callable[[tuple[Attempt, ...], int | None], Awaitable[Reply]]
 def label_asker(
     ask: Callable[[Prompt, Sampling], Awaitable[Reply]], prompt: Prompt, options: Sequence[Option]
 ) -> AskLabel:
-    """Asks with `prompt`, and after a refused attempt lists the answers that are allowed."""
+    """Return a function that asks with `prompt`; after a rejected attempt it lists the allowed answers."""
     allowed = one_of([option.surfaces[0].strip() for option in options])
 
     async def ask_label(attempts: tuple[Attempt, ...], seed: int | None) -> Reply:
@@ -387,9 +387,9 @@ def label_asker(
 
 
 async def label_only_choice(ask: AskLabel, options: Sequence[Option], *, retries: int) -> Choice:
-    """The label that the model replies with, asked `retries` times more at most if it names none.
+    """Return the label that the model replies with; if it names none, ask at most `retries` more times.
 
-    Raises `UnusableAnswer` if it never does: no label is made up.
+    Raises `UnusableAnswer` if it never does: no label is invented.
     """
     used = await _first_usable(
         lambda attempts: ask(attempts, None), lambda reply: _label_of(reply, options), retries
@@ -399,9 +399,9 @@ async def label_only_choice(ask: AskLabel, options: Sequence[Option], *, retries
 
 
 async def sampled_choice(ask: AskLabel, options: Sequence[Option], *, draws: int) -> Choice:
-    """Shares of the labels among `draws` replies.
+    """Return the label frequencies among `draws` replies.
 
-    `mass` is the share of the replies that named a label. Raises `UnusableAnswer` if less than half did.
+    `mass` is the share of the replies that named a label. Raises `UnusableAnswer` if fewer than half did.
     """
     drawn: Counter[str] = Counter()
     usage, unnamed = Usage(), list[Attempt]()
@@ -434,11 +434,11 @@ def _label_of(reply: Reply, options: Sequence[Option]) -> str:
 
 
 def label_named(text: str, options: Sequence[Option]) -> str:
-    """The label that a reply in words names: one of its surfaces, or its name, and nothing else.
+    """Return the label that a reply in words names: one of its surfaces or its name, and nothing else.
 
-    White space around it is ignored, and letter case, one full stop behind it and one pair of quotation marks
-    around it. JSON counts if it is an object with one of `KEYS` alone whose value is such a text. Raises
-    `InvalidOutput` for everything else: words beside an answer may take it back.
+    Surrounding white space, letter case, one final full stop and one pair of quotation marks are ignored.
+    JSON counts if it is an object with a single key from `KEYS` whose value is such a text. Raises
+    `InvalidOutput` for everything else, because extra words may contradict the answer.
     """
     owners: dict[str, set[str]] = {}
     for option in options:
@@ -454,7 +454,7 @@ def label_named(text: str, options: Sequence[Option]) -> str:
 
 
 def _value(text: str) -> str | None:
-    """The text in JSON such as `{"answer": "Yes"}`; None if the reply is something else."""
+    """Return the text in JSON such as `{"answer": "Yes"}`, or None if the reply is something else."""
     if not text.lstrip().startswith("{"):
         return None
     found = partial_json.read(text).value

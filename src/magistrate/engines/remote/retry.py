@@ -1,8 +1,8 @@
-"""Retries of calls to a server where that can help, with a deadline and a concurrency limit that adapts.
+"""Retry calls to a server when that can help, with a deadline and an adaptive concurrency limit.
 
-The official clients retry too, but each call by itself: they know no deadline over all attempts, do not stop
-other calls while a server is overloaded, and start all calls at once. So their retries are off, and this is
-the one place that repeats a call.
+The official clients retry too, but each call on its own: they have no deadline over all attempts, do not
+hold back other calls while a server is overloaded, and start all calls at once. So their retries are
+disabled, and this is the only place that repeats a call.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 TIMEOUT = 120.0  # seconds for a call with all its attempts, counted from its first place at the server
 RETRIES = 3
-BUSY_RETRIES = 8  # an overloaded server has not begun the call, and other calls are held back meanwhile
+BUSY_RETRIES = 8  # an overloaded server has not started the call, and other calls are held back meanwhile
 FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0  # seconds before the second attempt, doubled before each further one
-# Fractions of the timeout: slower answers than SOON do not raise the concurrency limit, and slower ones than
-# QUICK raise it by one a round at most.
+# Fractions of the timeout: answers slower than SOON do not raise the concurrency limit, and answers slower
+# than QUICK raise it by at most one per round.
 SOON, QUICK = 1 / 2, 1 / 8
-FIRST = 2  # calls that a local server gets at first, unless it says how many it answers at once
-MAX_CALLS = 1000  # that are ever under way at a server
-DECREASE = 0.5  # of what was under way, when the server was overloaded
+FIRST = 2  # concurrent calls to a local server at first, unless it reports how many it answers at once
+MAX_CALLS = 1000  # the most concurrent calls to a server
+DECREASE = 0.5  # factor for the concurrency after an overload
 CAREFUL = 8  # rounds of answers until the level that overloaded the server is tried again
-JITTER = 0.1  # of a wait that the server asked for is added at most, so that not all calls return at once
+JITTER = 0.1  # added to a requested wait at most, as a fraction, so that not all calls return at once
 
 Answer = TypeVar("Answer")
 Verb = TypeVar("Verb", Generation, Choice, Likelihood)
@@ -55,18 +55,18 @@ Verb = TypeVar("Verb", Generation, Choice, Likelihood)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long a call may take with all its attempts, in seconds, and how often it is retried: `retries`
-    times after errors, `busy_retries` times when the server says that it is overloaded."""
+    """Limits of a call: `timeout` in seconds over all its attempts, at most `retries` after errors and
+    `busy_retries` when the server is overloaded."""
 
     timeout: float = TIMEOUT
     retries: int = RETRIES
     busy_retries: int = BUSY_RETRIES
 
 
-CONNECTING = RetryPolicy(retries=1, busy_retries=3)  # for the first requests, which somebody waits for
+CONNECTING = RetryPolicy(retries=1, busy_retries=3)  # for the first requests, while somebody waits
 
 
-# --- how many calls at once ----------------------------------------------------------------------
+# --- the number of concurrent calls --------------------------------------------------------------
 
 
 @dataclass(slots=True, order=True)
@@ -81,13 +81,13 @@ class _Waiter:
 
 
 class ConcurrencyLimiter:
-    """Places for calls: `limit` of them now, between 1 and `most`; `first` at the start, `most` where None.
+    """Places for concurrent calls, currently `limit` (1 to `most`); at the start `first`, or `most` if None.
 
-    Additive increase, multiplicative decrease, as TCP does it: every round of answers allows one more call, a
-    sign of overload halves what was under way. The level that was too much before is tried again, but rarely.
-    A call takes a ticket, enters, and leaves; first come, first served, and a retry enters with the ticket of
-    its first attempt. Calls may come from several threads and event loops, and a call that is cancelled while
-    it waits leaves no place taken. `clock` returns seconds.
+    Additive increase, multiplicative decrease, as in TCP: every round of answers allows one more call, a
+    sign of overload halves the number of calls. A level that was too high before is tried again, but
+    rarely. A call takes a ticket, enters, and leaves. Calls are served first come, first served, and a
+    retry enters with the ticket of its first attempt. Calls may come from several threads and event loops,
+    and a call that is cancelled while it waits takes no place. `clock` returns seconds.
     """
 
     def __init__(self, most: int, clock: Callable[[], float], first: int | None = None) -> None:
@@ -97,7 +97,7 @@ class ConcurrencyLimiter:
         self._most = most
         self._limit = float(most if first is None else min(first, most))
         self._never_overloaded = True
-        self._ceiling = float("inf")  # the level at which the server was overloaded last
+        self._ceiling = float("inf")  # the level at which the server was last overloaded
         self._round = 0  # number of decreases so far
         self._taken = 0
         self._tickets = 0
@@ -106,12 +106,12 @@ class ConcurrencyLimiter:
 
     @property
     def limit(self) -> int:
-        """How many calls may be under way now."""
+        """How many calls may run now."""
         return int(self._limit)
 
     @property
     def taken(self) -> int:
-        """How many calls are under way."""
+        """How many calls are running."""
         return self._taken
 
     @property
@@ -121,13 +121,13 @@ class ConcurrencyLimiter:
             return sum(not waiter.cancelled for waiter in self._waiting)
 
     def ticket(self) -> int:
-        """A number higher than all before it."""
+        """Return a number higher than all before it."""
         with self._lock:
             self._tickets += 1
             return self._tickets
 
     async def enter(self, ticket: int) -> int:
-        """Wait for a place and take it; `leave` frees it. Returns the round in which the call begins."""
+        """Wait for a place and take it; `leave` frees it. Returns the round in which the call starts."""
         loop = asyncio.get_running_loop()
         with self._lock:
             waiter = _Waiter(ticket, loop, loop.create_future())
@@ -164,12 +164,12 @@ class ConcurrencyLimiter:
             more = 1.0 if self._never_overloaded else 1 / (rounds * self._limit)
             self._limit = min(self._most, self._limit + more)
             if self._limit >= self._ceiling + 1:
-                self._ceiling = float("inf")  # the server now takes more than it did
+                self._ceiling = float("inf")  # the server now accepts more than it did
 
     def overloaded(self, begun: int) -> None:
-        """Lower the limit because a call that began in round `begun` was too much.
+        """Lower the limit because a call that started in round `begun` overloaded the server.
 
-        Calls that began before the last decrease tell nothing new.
+        Calls that started before the last decrease are ignored.
         """
         with self._lock:
             self._never_overloaded = False
@@ -179,17 +179,17 @@ class ConcurrencyLimiter:
                 self._round += 1
 
     def pause(self, seconds: float) -> None:
-        """Let no call begin for this long."""
+        """Let no call start for this many seconds."""
         with self._lock:
             self._paused_until = max(self._paused_until, self._clock() + seconds)
 
     @property
     def pause_left(self) -> float:
-        """Seconds until calls may begin again, 0 if they may now."""
+        """Seconds until calls may start again, 0 if they may now."""
         return max(0.0, self._paused_until - self._clock())
 
     def _admit(self) -> None:
-        """Give free places to those who came first, skipping waiters whose event loop has ended."""
+        """Give free places to the earliest waiters, skipping those whose event loop has ended."""
         while self._waiting and self._taken < self.limit:
             waiter = heapq.heappop(self._waiting)
             if waiter.cancelled:
@@ -212,12 +212,12 @@ def _notify(admitted: asyncio.Future[None]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What happened to all calls so far.
+    """Counters of all calls so far.
 
-    `attempts` were sent, `retries` of them again. `failures` are calls that ended with an error; `busy` and
-    `timeouts` are attempts that met an overloaded or a slow server. `waits` are attempts that waited for a
-    place or for the end of a pause, `waited` seconds together. Now `under_way` calls have one of `limit`
-    places; there are never more than `most`.
+    `attempts` counts requests sent and `retries` the repeated ones among them. `failures` are calls that
+    ended with an error; `busy` and `timeouts` are attempts that met an overloaded or a slow server. `waits`
+    are attempts that waited for a place or for the end of a pause, for `waited` seconds in total. Currently
+    `under_way` calls have one of `limit` places; there are never more than `most`.
     """
 
     calls: int = 0
@@ -235,10 +235,10 @@ class Counters:
 
 @dataclass(slots=True)
 class _Call:
-    """One call: its place in the queue, its deadline, and what its failed attempts spent.
+    """One call: its place in the queue, its deadline, and the usage of its failed attempts.
 
-    `busy` counts attempts that met an overloaded server, `broken` those that failed otherwise. If `measured`,
-    the time of its answer says how much the server can take.
+    `busy` counts attempts that met an overloaded server, `broken` those that failed otherwise. If
+    `measured`, the time of its answer is used to adapt the limit.
     """
 
     ticket: int
@@ -254,9 +254,9 @@ class _Call:
 class RetryingCaller:
     """Makes calls to one server, from all threads and event loops. `who` names the server in errors.
 
-    At most `concurrency` of its calls are under way at once. The server's limit, which callers made by
-    `sharing` have in common, starts at `first` calls, at `MAX_CALLS` where None, and adapts. `clock` returns
-    seconds, `sleep` waits for some, `draw` returns a number in [0, 1).
+    At most `concurrency` of its calls run at once. The server's limit, which callers made by `sharing` have
+    in common, starts at `first` calls (`MAX_CALLS` if None) and adapts. `clock` returns seconds, `sleep`
+    waits for some, and `draw` returns a number in [0, 1).
     """
 
     def __init__(
@@ -279,12 +279,12 @@ class RetryingCaller:
 
     @property
     def counters(self) -> Counters:
-        """What happened to all calls so far."""
+        """Counters of all calls so far."""
         limit = min(self._server.limit, self._counters.most)
         return replace(self._counters, under_way=self._own.taken, limit=limit)
 
     def sharing(self, concurrency: int) -> RetryingCaller:
-        """Another caller for the same server with its own `concurrency`; both learn the server's limit."""
+        """Return a caller for the same server with its own `concurrency`; both adapt the server's limit."""
         other = copy(self)
         other._own = ConcurrencyLimiter(concurrency, self._clock)
         other._counters = Counters(most=concurrency)
@@ -293,9 +293,9 @@ class RetryingCaller:
     async def call(
         self, ask: Callable[[], Awaitable[Answer]], *, measured: bool = True
     ) -> tuple[Answer, Usage]:
-        """The answer of `ask`, retried after errors where that can help, and what failed attempts spent.
+        """Return the answer of `ask`, retried when that can help, and the usage of failed attempts.
 
-        With `measured` a quick answer raises the server's limit.
+        With `measured`, a quick answer raises the server's limit.
         """
         self._count(calls=1)
         call = _Call(self._server.ticket(), measured)
@@ -312,7 +312,7 @@ class RetryingCaller:
     # --- one call --------------------------------------------------------------------------------
 
     async def _attempt(self, call: _Call, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Wait for a place and for the end of a pause, then ask within the time that is left."""
+        """Wait for a place and for the end of a pause, then ask within the remaining time."""
         arrived = self._clock()
         async with self._before_deadline(call):
             in_round = await self._enter(call.ticket)
@@ -330,7 +330,7 @@ class RetryingCaller:
             self._own.leave()
 
     async def _enter(self, ticket: int) -> int:
-        """Take a place among this caller's own calls, then one at the server; returns the server's round."""
+        """Take a place among this caller's own calls, then one at the server; return the server's round."""
         await self._own.enter(ticket)
         try:
             return await self._server.enter(ticket)
@@ -339,7 +339,7 @@ class RetryingCaller:
             raise
 
     async def _ask(self, call: _Call, ask: Callable[[], Awaitable[Answer]], in_round: int) -> Answer:
-        """Ask once, and learn from the outcome how much the server can take."""
+        """Ask once, and adapt the server's limit to the outcome."""
         start = self._clock()
         try:
             async with self._before_deadline(call, sent=True):
@@ -362,7 +362,7 @@ class RetryingCaller:
 
     @asynccontextmanager
     async def _before_deadline(self, call: _Call, *, sent: bool = False) -> AsyncIterator[None]:
-        """Raise `EngineTimeout` when the deadline passes inside; if the call only waited, its last error."""
+        """Raise `EngineTimeout` if the deadline passes inside, or the last error if the call only waited."""
         left = None if call.deadline is None else call.deadline - self._clock()
         try:
             async with asyncio.timeout(left) as limit:
@@ -377,7 +377,7 @@ class RetryingCaller:
             raise EngineTimeout(late) from error
 
     async def _wait_out_pause(self, call: _Call) -> None:
-        """Wait as long as the server asked for. Raises `EngineBusy` where the deadline comes first."""
+        """Wait as long as the server requested. Raises `EngineBusy` if the deadline comes first."""
         while (left := self._server.pause_left) > 0:
             if call.deadline is not None and self._clock() + left >= call.deadline:
                 message = f"{self._who} asks to wait {left:,.0f} seconds, longer than the call may take"
@@ -385,7 +385,7 @@ class RetryingCaller:
             await self._sleep(left * (1 + JITTER * self._draw()))
 
     def _next_wait(self, call: _Call, error: Exception) -> float | None:
-        """Seconds until the next attempt; None where the call must end with `error`."""
+        """Return the seconds until the next attempt, or None if the call must end with `error`."""
         if not worth_a_retry(error):
             return None
         if call.busy > self._policy.busy_retries or call.broken > self._policy.retries:
@@ -404,16 +404,16 @@ class RetryingCaller:
 
 
 def worth_a_retry(error: BaseException) -> bool:
-    """Whether asking again can help: not after a refusal, nor after a complete answer that cannot be used."""
+    """Return whether a retry can help: not after a refusal, nor after a complete but unusable answer."""
     return isinstance(error, EngineError) and error.retryable and not isinstance(error, InvalidOutput)
 
 
 def _retry_after(error: Exception) -> float | None:
-    """The seconds that the server asked to wait."""
+    """Return the seconds that the server asked to wait, or None."""
     return error.retry_after if isinstance(error, EngineBusy) else None
 
 
-# --- the same for a whole engine -----------------------------------------------------------------
+# --- retries for a whole engine ------------------------------------------------------------------
 
 
 def with_retries(
@@ -426,12 +426,12 @@ def with_retries(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     draw: Callable[[], float] = random.random,
 ) -> RetryingEngine:
-    """`engine` with retries, a deadline and a concurrency limit.
+    """Wrap `engine` with retries, a deadline and a concurrency limit.
 
-    At most `concurrency` calls (16 where None) are under way at once. The first calls are limited to `first`
-    at once, to all of them where None, and the limit adapts to how the server answers. A call has `timeout`
-    seconds (120 where None) for all its attempts, counted from its first place at the server. The other
-    arguments are those of `RetryingCaller`.
+    At most `concurrency` calls (16 if None) run at once. At first only `first` calls may run at once (all
+    of them if None), and the limit adapts to the server's answers. A call has `timeout` seconds (120 if
+    None) for all its attempts, counted from when it first gets a place at the server. The other arguments
+    are as in `RetryingCaller`.
     """
     who = f"{engine.info.name}:{engine.info.model}"
     policy = RetryPolicy(timeout=TIMEOUT if timeout is None else timeout)
@@ -444,7 +444,7 @@ def with_retries(
 class RetryingEngine:
     """An engine whose calls go through a `RetryingCaller`; for all threads and event loops.
 
-    `usage` of an answer also counts the attempts that failed.
+    `usage` of an answer includes the failed attempts.
     """
 
     def __init__(self, engine: Engine, caller: RetryingCaller) -> None:
@@ -452,16 +452,16 @@ class RetryingEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """The wrapped engine's."""
+        """The wrapped engine's info."""
         return self._engine.info
 
     @property
     def counters(self) -> Counters:
-        """What happened to all calls so far."""
+        """Counters of all calls so far."""
         return self._caller.counters
 
     def sharing(self, concurrency: int) -> RetryingEngine:
-        """The same engine for another user, who has at most `concurrency` calls under way at once."""
+        """Return the same engine for another user with at most `concurrency` concurrent calls."""
         return RetryingEngine(self._engine, self._caller.sharing(concurrency))
 
     def close(self) -> None:
@@ -470,23 +470,23 @@ class RetryingEngine:
             close()
 
     async def count(self, prompt: Prompt) -> int:
-        """As the wrapped engine."""
+        """Count as the wrapped engine does, with retries."""
         return (await self._caller.call(lambda: self._engine.count(prompt), measured=False))[0]
 
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:
-        """As the wrapped engine."""
+        """Generate as the wrapped engine does, with retries."""
         return await self._call(lambda: self._engine.generate(prompt, constraint, sampling=sampling))
 
     async def choose(
         self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
     ) -> Choice:
-        """As the wrapped engine."""
+        """Choose as the wrapped engine does, with retries."""
         return await self._call(lambda: self._engine.choose(prompt, options, capture=capture))
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
-        """As the wrapped engine."""
+        """Compute the likelihood as the wrapped engine does, with retries."""
         return await self._call(lambda: self._engine.likelihood(prompt, text, capture=capture))
 
     async def _call(self, ask: Callable[[], Awaitable[Verb]]) -> Verb:

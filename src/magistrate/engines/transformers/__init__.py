@@ -1,4 +1,4 @@
-"""The transformers engine: models in torch in this process, from a folder or from a model hub."""
+"""The transformers engine: torch models in this process, from a folder or from a model hub."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LIBRARIES = ("torch", "transformers")
 
 
 def open_engine(model: str, settings: EngineSettings) -> Engine:
-    """The engine on a folder of a causal language model, or on OWNER/NAME of a model hub.
+    """Open the engine for a folder of a causal language model, or for OWNER/NAME of a model hub.
 
-    Hidden states and attention can always be captured. Raises `MissingExtra` if torch or transformers is not
-    installed, `SpecError` for settings of a server, `ModelError` for a model that is incomplete or whose
-    cache cannot be kept in blocks.
+    Hidden states and attention can always be captured. Raises `MissingExtra` if torch or transformers is
+    not installed, `SpecError` for settings of a server, and `ModelError` for a model that is incomplete or
+    whose cache cannot be stored in blocks.
     """
     for module in LIBRARIES:
         if find_spec(module) is None:

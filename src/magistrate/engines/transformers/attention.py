@@ -1,7 +1,7 @@
-"""Paged attention for transformers: an attention function over keys and values that lie in our blocks.
+"""Paged attention for transformers: an attention function over keys and values stored in our blocks.
 
 All rows of a forward pass are concatenated in a batch of one. Their keys and values are written into the
-blocks of their sequences, and attention is computed for groups of rows of similar size, each row over its own
+blocks of their sequences. Attention is computed for groups of rows of similar size, each row over its own
 blocks.
 """
 
@@ -21,17 +21,18 @@ from magistrate.engines.embedded.prefix_cache import BLOCK, blocks_for
 from magistrate.errors import ModelError
 
 NAME = "magistrate"  # of the attention function, as registered with transformers
-ROUNDED = 8  # sizes are padded to multiples of this: the last bits of a product depend on odd sizes
+ROUNDED = 8  # sizes are padded to multiples of this, because the last bits of a product depend on odd sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
     """`R` rows whose attention is computed together, padded to `q` tokens and `b` blocks each.
 
-    `tokens` `[R, q]` are indices into the forward pass, `positions` `[R, q]` positions in the texts, `blocks`
-    `[R, b]` the rows' blocks. `real` `[m]` are the flat indices into `[R, q]` that are no padding, `targets`
-    `[m]` their indices in the forward pass. `captured` lists the rows whose attention is kept: the index in
-    the group, the row's index in the forward pass, and its wanted positions.
+    `tokens` `[R, q]` are indices into the forward pass, `positions` `[R, q]` positions in the texts, and
+    `blocks` `[R, b]` the rows' blocks. `real` `[m]` are the flat indices into `[R, q]` that are not
+    padding, and `targets` `[m]` their indices in the forward pass. `captured` lists the rows whose
+    attention is captured: the index in the group, the row's index in the forward pass, and its wanted
+    positions.
     """
 
     tokens: Any
@@ -46,7 +47,7 @@ class Group:
 class Forward:
     """One forward pass: the slots `[T]` of its tokens' keys and values, and its groups of rows.
 
-    `attention` collects, by row, the weights of its wanted positions: of each layer `[heads, n, read]`.
+    `attention` collects the weights of the wanted positions by row: one `[heads, n, read]` per layer.
     """
 
     store: BlockStore
@@ -64,7 +65,7 @@ class ShapeProbe:
 
 
 class BlockStore:
-    """Keys and values of every layer: `[heads, blocks, BLOCK, head size]`."""
+    """The keys and values of every layer: `[heads, blocks, BLOCK, head size]`."""
 
     def __init__(self, probe: ShapeProbe, blocks: int, dtype: Any, device: Any) -> None:
         def allocated(shape: tuple[int, int]) -> Any:
@@ -95,10 +96,10 @@ def attend(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Any, None]:
-    """The attention function that transformers calls.
+    """Compute attention: the function that transformers calls.
 
-    `query` is `[1, heads, T, size]`, `key` and `value` are `[1, kv heads, T, size]`; the result is
-    `[1, T, heads, size]`.
+    `query` is `[1, heads, T, size]`, `key` and `value` are `[1, kv heads, T, size]`. The result is `[1, T,
+    heads, size]`.
     """
     current = _running.get()
     if others.get("s_aux") is not None or others.get("position_bias") is not None:
@@ -130,7 +131,7 @@ def attend(
 def _weights(
     group: Group, query: Any, keys: Any, scale: float, softcap: float | None, window: int | None
 ) -> Any:
-    """Attention weights `[kv heads, R, heads that share keys, q, read]`."""
+    """Return attention weights `[kv heads, R, heads that share keys, q, read]`."""
     rows, q = group.tokens.shape
     kv, size = keys.shape[0], keys.shape[3]
     asked = query[:, group.tokens].view(kv, -1, rows, q, size).transpose(1, 2)
@@ -148,14 +149,14 @@ def _weights(
 
 
 def _read(cache: Any, group: Group) -> Any:
-    """One layer's keys or values of each row's blocks: `[kv heads, R, read, size]`."""
+    """Return one layer's keys or values in each row's blocks: `[kv heads, R, read, size]`."""
     return cache[:, group.blocks].flatten(2, 3)
 
 
 def plan_forward(store: BlockStore, rows: Sequence[Row], device: Any) -> Forward:
     """Plan a forward pass over `rows`.
 
-    Their sequences have blocks for the new tokens already, but not yet the new length.
+    Their sequences must have blocks for the new tokens already, but not yet the new length.
     """
     slots: list[int] = []
     by_size: dict[tuple[int, int], list[int]] = {}
@@ -200,7 +201,7 @@ def _grouped(members: list[tuple[int, Row, int]], q: int, blocks: int, device: A
 
 @contextmanager
 def running(forward: Forward | ShapeProbe) -> Iterator[None]:
-    """Make `attend` work for this forward pass."""
+    """Make `attend` work on this forward pass."""
     token = _running.set(forward)
     try:
         yield
@@ -209,10 +210,10 @@ def running(forward: Forward | ShapeProbe) -> Iterator[None]:
 
 
 def _rounded(n: int) -> int:
-    """The padded size of a row; a single token is not padded."""
+    """Return the padded size of a row; a single token is not padded."""
     return 1 if n == 1 else -(-n // ROUNDED) * ROUNDED
 
 
 def _doubled(blocks: int) -> int:
-    """The next power of two: a row's padding does not depend on other rows, and at most half is wasted."""
+    """Return the next power of two: a row's padding is independent of others and wastes at most half."""
     return 1 << (blocks - 1).bit_length()

@@ -1,4 +1,4 @@
-"""A model of transformers whose keys and values lie in the blocks of our cache."""
+"""A transformers model whose keys and values are stored in the blocks of our cache."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from magistrate.engines.transformers.attention import (
 from magistrate.errors import ModelError
 
 CACHE_BYTES = 512 * 1024 * 1024
-GPU_SHARE = 0.5  # share of the GPU memory left by the weights that the cache takes
-CHECKED_TOKENS = 80  # read with and without blocks after loading, to compare
-# Mean difference of log-probabilities, in nats, that the comparison allows.
+GPU_SHARE = 0.5  # the cache's share of the GPU memory that the weights leave free
+CHECKED_TOKENS = 80  # processed with and without blocks after loading, to compare
+# Largest mean difference of log-probabilities, in nats, in that comparison.
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 
 
 def load(
     folder: Path, card: ModelCard, *, device: str, dtype: str, threads: int, cache_bytes: int | None
 ) -> TorchBackend:
-    """Load a model and check that it answers the same in blocks as without them.
+    """Load a model and check that its answers in blocks are the same as without them.
 
-    Raises `ModelError` if transformers cannot load the folder or the answers differ: then the model keeps
-    more state of a text than keys and values.
+    Raises `ModelError` if transformers cannot load the folder or the answers differ, which means that the
+    model keeps more state of a text than keys and values.
     """
     _fork.only_one("transformers")
     if device == "cpu":
@@ -52,12 +52,12 @@ def load(
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that cannot be switched off
+        with contextlib.redirect_stderr(io.StringIO()):  # hides a progress bar that cannot be disabled
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
             )
             model = model.to(device).eval()
-    except Exception as error:  # the library raises whatever it stumbles over
+    except Exception as error:  # the library may raise anything
         message = " ".join(str(error).split())[:400]
         raise ModelError(f"transformers cannot load {folder} on {device}: {message}") from error
     try:
@@ -75,9 +75,9 @@ def load(
 class TorchBackend:
     """Runs `model`, a causal language model of transformers in evaluation mode, on its device.
 
-    `cache_bytes` bounds keys and values; None is 512 MiB, on a GPU half of the free memory. Raises
-    `ModelError` for a model whose attention cannot be replaced, and for one that answers differently in
-    blocks.
+    `cache_bytes` limits keys and values. If it is None, they get 512 MiB, or on a GPU half of the free
+    memory. Raises `ModelError` for a model whose attention cannot be replaced, and for one that answers
+    differently in blocks.
     """
 
     def __init__(self, model: Any, cache_bytes: int | None = None) -> None:
@@ -130,7 +130,7 @@ class TorchBackend:
         return outputs
 
     def _compute(self, ids: list[int], positions: list[int], wanted: list[int], deep: bool) -> Any:
-        """Logits `[wanted, vocabulary]` and hidden states `[wanted, 1 + layers, width]` or None."""
+        """Return logits `[wanted, vocabulary]` and hidden states `[wanted, 1 + layers, width]` or None."""
         padding = -len(ids) % ROUNDED
         picked = torch.tensor(wanted + wanted[-1:] * (-len(wanted) % ROUNDED), device=self._device).long()
         options: dict[str, Any] = {"logits_to_keep": picked} if self._picks else {}
@@ -148,7 +148,7 @@ class TorchBackend:
                 [each[0, picked[:n]] for each in out.hidden_states], 1
             ) if deep else None
 
-    # --- a model that was just loaded -----------------------------------------------------------------
+    # --- setting up a loaded model -----------------------------------------------------------------------
 
     def _attend_in_blocks(self) -> None:
         transformers.AttentionInterface.register(NAME, attend)
@@ -156,11 +156,11 @@ class TorchBackend:
             self._model.set_attn_implementation(NAME)
         if self._model.config._attn_implementation != NAME:
             raise ModelError(f"{type(self._model).__name__} brings an attention that cannot be replaced")
-        # The last hidden state is the last layer's output, as for every other layer, before the final norm.
+        # Keep the last hidden state before the final norm: the last layer's output, as for every other layer.
         self._model.config.tie_last_hidden_states = False
 
     def _logits_without_blocks(self, ids: list[int]) -> np.ndarray:
-        """Logits float32 `[n, vocabulary]` of the model as transformers loads it."""
+        """Return logits float32 `[n, vocabulary]` of the model as transformers loads it."""
         with torch.inference_mode():
             out = self._model(input_ids=torch.tensor([ids], device=self._device), use_cache=False)
         return np.asarray(out.logits[0].float().cpu().numpy())
@@ -186,7 +186,7 @@ class TorchBackend:
         return BlockStore(probe, max(cache_bytes // block, 8), dtype, self._device)
 
     def _check_against(self, whole: np.ndarray, ids: list[int]) -> None:
-        """Read the same tokens in chunks and branches, and compare the logits."""
+        """Process the same tokens in chunks and branches, and compare the logits. Raises `ModelError`."""
         first, second = CachedSequence(), CachedSequence()
         cut, fork = 37, 50
         (head,) = self.forward([Row(first, ids[:cut], range(cut))])
@@ -212,7 +212,7 @@ class TorchBackend:
 
 
 def _flat(rows: list[Row]) -> tuple[list[int], list[int], list[int]]:
-    """The rows' tokens concatenated, their positions, and the indices of the wanted ones."""
+    """Return the rows' tokens concatenated, their positions, and the indices of the wanted ones."""
     ids: list[int] = []
     positions: list[int] = []
     wanted: list[int] = []

@@ -20,14 +20,15 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 class TransformersEngine(InProcessEngine):
-    """A model in torch, on the processor or a GPU.
+    """A torch model, on the CPU or a GPU.
 
-    `model` is a folder with `config.json`, tokenizer files and safetensors, or OWNER/NAME of a model hub;
-    `device` one of torch's (default: `cuda` where there is one, else `cpu`); `dtype` one of `DTYPES`
-    (default: `float32` on the processor, the checkpoint's own on a GPU); `threads` how many cores a
-    processor's products use; `cache_bytes` the size of the key-value cache (default: 512 MiB, on a GPU half
-    of what the weights leave free). The rest is as in `LocalEngine`. Weights are loaded at the first request.
-    Raises `ModelError` for a model that is incomplete or keeps more state of a text than keys and values.
+    `model` is a folder with `config.json`, tokenizer files and safetensors, or OWNER/NAME of a model hub.
+    `device` is a torch device (default: `cuda` if available, else `cpu`), `dtype` one of `DTYPES` (default:
+    `float32` on the CPU, the checkpoint's own on a GPU), `threads` the number of CPU cores for matrix
+    products, and `cache_bytes` the size of the key-value cache (default: 512 MiB, on a GPU half of what the
+    weights leave free). The other arguments are as in `LocalEngine`. Weights are loaded at the first
+    request. Raises `ModelError` for a model that is incomplete or keeps more state of a text than keys and
+    values.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class TransformersEngine(InProcessEngine):
 
     @cached_property
     def info(self) -> EngineInfo:
-        """Model, fingerprint, context window and capabilities; loads no weights."""
+        """The model, fingerprint, context window and capabilities; loads no weights."""
         arithmetic = (
             f"torch {version('torch')} transformers {version('transformers')} {self.device} {self.dtype}"
         )
@@ -86,7 +87,7 @@ class TransformersEngine(InProcessEngine):
 
 
 def _find_device(device: str | None) -> str:
-    """The device by torch's name. Raises `SpecError` if it is not here."""
+    """Return the device by torch's name. Raises `SpecError` if it is not available."""
     import torch
 
     here = ["cpu"]

@@ -1,4 +1,4 @@
-"""Folders of causal language models: finding or downloading them, and checking that they can be used."""
+"""Folders of causal language models: find or download them, and check that they can be used."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from magistrate.engines.models.folder import chat_template, published, read_json
 from magistrate.errors import MissingExtra, ModelError, SpecError
 
 HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?")
-DOWNLOADED = ("*.json", "*.safetensors", "*.jinja")  # of a hub's repository: nothing executable
+DOWNLOADED = ("*.json", "*.safetensors", "*.jinja")  # patterns of files to download: nothing executable
 NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
-LAYER_TYPES = {"full_attention", "sliding_attention"}  # layers that keep nothing but keys and values
+LAYER_TYPES = {"full_attention", "sliding_attention"}  # layers whose only state is keys and values
 CHANGING_ROPE = {"dynamic", "longrope", "su"}  # position scaling that changes as a text grows
 
 
 def locate(model: str | Path) -> Path:
-    """The folder of a model: an existing folder, or the one that OWNER/NAME[@REVISION] of a hub is cached in.
+    """Return a model's folder: an existing one, or the cached one of OWNER/NAME[@REVISION] on a hub.
 
-    A model in the hub's cache is not downloaded again, and a word in the form of a path is never looked up in
-    the hub. Raises `SpecError` for anything else, `ModelError` if it cannot be downloaded.
+    A model in the hub's cache is not downloaded again, and a word in the form of a path is never looked up
+    in the hub. Raises `SpecError` for anything else, and `ModelError` if it cannot be downloaded.
     """
     path = Path(model)
-    with contextlib.suppress(RuntimeError):  # ~NOBODY
+    with contextlib.suppress(RuntimeError):  # raised for ~NOBODY
         path = path.expanduser()
     if path.is_dir():
         return path
@@ -44,7 +44,7 @@ def locate(model: str | Path) -> Path:
 
 
 def _is_path(model: str | Path) -> bool:
-    """Whether a word can only mean a folder here: it looks like a path, or its first part is a folder."""
+    """Return whether a word can only be a local folder: it looks like a path, or starts with a folder."""
     word = str(model)
     formed = word.startswith((".", "~", "/", os.sep)) or word.endswith(("/", os.sep)) or word.count("/") > 1
     return isinstance(model, Path) or formed or Path(word.partition("/")[0]).is_dir()
@@ -60,9 +60,9 @@ def _beside(path: Path) -> str:
 
 
 def read_card(folder: Path, model: str | Path) -> tuple[ModelCard, Mapping[str, Any]]:
-    """The card of the model in a folder, and its `config.json`.
+    """Return the card of the model in a folder, and its `config.json`.
 
-    Raises `ModelError` if it is incomplete, or its state does not fit into blocks of keys and values.
+    Raises `ModelError` if it is incomplete, or its state cannot be stored in blocks of keys and values.
     """
     if lacking := _lacking(folder):
         raise ModelError(
@@ -89,7 +89,7 @@ def read_card(folder: Path, model: str | Path) -> tuple[ModelCard, Mapping[str, 
 
 
 def obstacle(config: Mapping[str, Any]) -> str:
-    """Why a model's state of a text does not fit into blocks of keys and values; empty if it does."""
+    """Return why a model's state of a text cannot be stored in blocks of keys and values; empty if it can."""
     if "auto_map" in config:
         return "it needs code of its own, which is never run"
     if config.get("is_encoder_decoder"):
@@ -104,7 +104,7 @@ def obstacle(config: Mapping[str, Any]) -> str:
 
 
 def _weights(folder: Path) -> list[Path]:
-    """The weight files that a folder must have: those that its index names, else those that are there."""
+    """Return the weight files that a folder must have: those in its index, else all that exist."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return [folder / str(name) for name in sorted(set(read_json(index).get("weight_map", {}).values()))]
@@ -117,7 +117,7 @@ def _lacking(folder: Path) -> list[str]:
 
 
 def _rope_types(value: Any) -> Iterator[str]:
-    """Every kind of position scaling named in a configuration's rope settings."""
+    """Yield every kind of position scaling in a configuration's rope settings."""
     for key in ("rope_scaling", "rope_parameters"):
         settings = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(settings, Mapping):
@@ -137,7 +137,7 @@ def _of_hub(repo: str, revision: str | None) -> Path:
         kept = Path(snapshot_download(repo, local_files_only=True, **settings))
         if not _lacking(kept):
             return kept
-    except Exception as error:  # whatever the client raises: it is not here, so it is asked for
+    except Exception as error:  # the client may raise anything: not cached, so it is downloaded
         absent = error
     try:
         return Path(snapshot_download(repo, **settings))
@@ -149,7 +149,7 @@ def _of_hub(repo: str, revision: str | None) -> Path:
 
 
 def _hub_failure(error: Exception, revision: str | None) -> str:
-    """Why the hub did not provide a model, for the end of a sentence."""
+    """Return why the hub did not provide a model, as the end of a sentence."""
     from huggingface_hub import errors
 
     match error:

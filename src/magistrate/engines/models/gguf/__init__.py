@@ -1,1 +1,1 @@
-"""Converts GGUF files to OpenVINO folders; imported only when a file is converted (extra `local`)."""
+"""Convert GGUF files to OpenVINO folders; imported only when a file is converted (extra `local`)."""

@@ -1,4 +1,4 @@
-"""Converts a GGUF file to the OpenVINO folder that the engine loads."""
+"""Convert a GGUF file to the OpenVINO folder that the engine loads."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from magistrate.errors import MissingExtra, ModelError
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a GGUF comes from, as its folder will say, and the weights to convert it to.
+    """The origin of a GGUF, as recorded in its folder, and the weights to convert it to.
 
-    `update` is the file of a low-rank update that is added to the weights; `sha256` then identifies both.
+    `update` is the file of a low-rank update that is added to the weights. `sha256` then identifies both.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Origin:
 
 
 def fingerprint(sha256: str, weights: Weights) -> str:
-    """A sha256 in hexadecimal that pins the weights of that conversion."""
+    """Return a sha256 in hexadecimal that identifies the weights of that conversion."""
     pinned = f"{sha256}\n{CONVERSION}\n" + ("" if weights == USUAL else f"{weights}\n")
     return hashlib.sha256(pinned.encode()).hexdigest()
 
 
 def converted(origin: Origin, obtain: Callable[[Path], Path], report: disk.Report) -> Path:
-    """The folder converted from `origin`; if it is not there yet, it is made from `obtain(scratch)`'s file.
+    """Return the folder converted from `origin`; if it is missing, convert the file of `obtain(scratch)`.
 
     Any number of processes may call this at once: one works, the others wait for its result.
     """
@@ -67,7 +67,7 @@ def converted(origin: Origin, obtain: Callable[[Path], Path], report: disk.Repor
 
 
 def _convert(gguf: Path, origin: Origin, scratch: Path, report: disk.Report) -> Path:
-    """Convert inside `scratch`; returns the finished folder there."""
+    """Convert inside `scratch` and return the finished folder there."""
     source = rewrite.opened(gguf)
     made = scratch / "model"
     made.mkdir()

@@ -1,10 +1,10 @@
-"""Child process that imports a GGUF into OpenVINO files beside it.
+"""Child process that imports a GGUF into OpenVINO files in the same folder.
 
 `python -m magistrate.engines.models.gguf.importer GGUF FREQUENCIES` writes `openvino_model.xml` and `.bin`
 into the GGUF's folder. OpenVINO's importer ignores per-frequency factors of the rotary positions and may
-store the frequencies in 16 bits, which is radians off after some thousand tokens; they are replaced where
-they differ from those in the file FREQUENCIES (`.npy`, float32 `[head_size / 2]`). Exit status 1 with one
-line on standard error if it fails.
+store the frequencies in 16 bits, which is radians off after some thousand tokens. They are replaced if they
+differ from those in the file FREQUENCIES (`.npy`, float32 `[head_size / 2]`). On failure the exit status is
+1, with one line on standard error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(gguf: str, frequencies: str) -> int:
-    """Import and, where needed, correct. Returns the exit status."""
+    """Import the model, correct it if needed, and return the exit status."""
     import numpy as np
 
     try:
@@ -29,7 +29,7 @@ def main(gguf: str, frequencies: str) -> int:
 
         openvino_genai.LLMPipeline(gguf, "CPU", enable_save_ov_model=True)
         correct_rotations(Path(gguf).parent / "openvino_model.xml", np.load(frequencies))
-    except Exception as error:  # whatever the importer raises is for the parent to explain
+    except Exception as error:  # the parent explains whatever the importer raises
         text = " ".join(str(error).split())
         print(f"{type(error).__name__}: {text[:500]}", file=sys.stderr)
         return 1
@@ -37,7 +37,7 @@ def main(gguf: str, frequencies: str) -> int:
 
 
 def correct_rotations(path: Path, frequencies: np.ndarray) -> None:
-    """Write `frequencies` into the model at `path`, unless it has them already."""
+    """Write `frequencies` into the model at `path`, unless it already has them."""
     import numpy as np
 
     openvino = import_openvino()
@@ -60,7 +60,7 @@ def correct_rotations(path: Path, frequencies: np.ndarray) -> None:
 
 
 def _rotations(model: Any) -> tuple[Any, Any]:
-    """The one input through which all rotation frequencies come, and the constant behind it."""
+    """Return the only input through which all rotation frequencies come, and the constant that feeds it."""
     found = {}
     for node in model.get_ops():
         if node.get_type_name() == "Cos":

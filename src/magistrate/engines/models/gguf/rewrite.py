@@ -1,12 +1,14 @@
-"""Rewrites a GGUF of any quantization so that OpenVINO's importer reads it correctly.
+"""Rewrite a GGUF of any quantization so that OpenVINO's importer reads it correctly.
 
-The importer reads F16 and Q8_0 correctly. It misreads Q4_1, fails on Q5_0 (which files called Q4_K_M contain)
-and on most K-quants, and silently ignores tensors and settings that it does not know. So every matrix becomes
-Q8_0 unless it is F16 or Q8_0 already, everything else becomes F32, and what would be ignored is refused here.
-With f16 weights a matrix gets the values of its Q8_0 form, rounded to F16, so that both kinds of weights are
-the same model with the same self-test. A few matrices become F16 with q8 weights too: OpenVINO quantizes the
-activations that meet weights of 8 bits, and the error of these products would reach the logits undamped
-(docs/design/007-spared-matrices.md).
+The importer reads F16 and Q8_0 correctly. It misreads Q4_1, fails on Q5_0 (which files called Q4_K_M
+contain) and on most K-quants, and silently ignores unknown tensors and settings. So every matrix becomes
+Q8_0 unless it is already F16 or Q8_0, everything else becomes F32, and anything that would be ignored is an
+error here.
+
+With f16 weights a matrix gets the values of its Q8_0 form, rounded to F16, so that both kinds of weights
+are the same model with the same self-test. A few matrices become F16 with q8 weights too: OpenVINO
+quantizes the activations that are multiplied with 8-bit weights, and the error of these products would
+reach the logits undamped (docs/design/007-spared-matrices.md).
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ _KNOWN = re.compile(
     r"|blk\.\d+\.(attn_q|attn_k|attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.(weight|bias)"
 )
 _SKIPPED = ("general.architecture", "general.file_type", "general.quantization_version")
-_SLICE = 1 << 24  # weights held in 32-bit floats at a time
+_SLICE = 1 << 24  # weights converted to 32-bit floats at a time
 _FILE_TYPES: Mapping[Weights, int] = {"q8": 7, "f16": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A GGUF opened for reading: its metadata as plain values and its tensors, mapped, not loaded."""
+    """A GGUF opened for reading: its metadata as plain values and its tensors, memory-mapped, not loaded."""
 
     path: Path
     architecture: str
@@ -49,25 +51,25 @@ class Source:
 
     @property
     def context_length(self) -> int:
-        """The longest text that the model was made for, in tokens."""
+        """The longest text that the model was trained for, in tokens."""
         return int(self.metadata[f"{self.architecture}.context_length"])
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head."""
+        """The width of one attention head."""
         known, prefix = self.metadata, f"{self.architecture}."
         usual = known[f"{prefix}embedding_length"] // known[f"{prefix}attention.head_count"]
         return int(known.get(f"{prefix}attention.key_length", usual))
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the embedding table, which is the width of the logits."""
+        """The number of rows of the embedding table, which is the width of the logits."""
         table = next(tensor for tensor in self.tensors if tensor.name == "token_embd.weight")
         return int(table.shape[1])
 
 
 def opened(path: Path) -> Source:
-    """Open a GGUF and check that the importer would read all of it. Raises `ModelError`."""
+    """Open a GGUF and check that the importer supports all of it. Raises `ModelError`."""
     try:
         from gguf import GGUFReader
     except ModuleNotFoundError:
@@ -76,7 +78,7 @@ def opened(path: Path) -> Source:
         reader = GGUFReader(path)
         fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
         metadata = {name: field.contents() for name, field in fields.items()}
-    except Exception as error:  # foreign bytes: the reader raises whatever it stumbles over
+    except Exception as error:  # untrusted bytes: the reader may raise anything
         raise ModelError(
             f"{path.name} cannot be read as GGUF ({type(error).__name__}: {error}): it is damaged, "
             "broke off, or is another format; download it again"
@@ -113,12 +115,12 @@ def _check(source: Source) -> None:
 
 
 def bytes_needed(source: Source, weights: Weights) -> int:
-    """Room for the rewritten file and for the imported one, in bytes."""
+    """Return the bytes needed for the rewritten file and the imported one."""
     return int(sum(plan.nbytes for plan in _plans(source, weights)) * 2.1) + (64 << 20)
 
 
 def frequencies(source: Source) -> np.ndarray:
-    """The rotary frequencies, in radians a position: float32 `[head_size / 2]`."""
+    """Return the rotary frequencies in radians per position: float32 `[head_size / 2]`."""
     import numpy as np
 
     half = source.head_size // 2
@@ -135,8 +137,8 @@ def rewrite(
 ) -> None:
     """Write `source` to `target` for the importer, one tensor after the other; reports the stage `convert`.
 
-    `updates` are added to the matrices of those names; `ModelError` if the model has no such matrix. Memory
-    holds one rewritten tensor (at most the embedding table) and a slice of it in floats.
+    `updates` are added to the matrices with those names. Raises `ModelError` if the model has no such
+    matrix. Memory use is one rewritten tensor (at most the embedding table) and a slice of it in floats.
     """
     from gguf import GGUFValueType, GGUFWriter
 
@@ -187,7 +189,7 @@ def _plans(source: Source, weights: Weights, updates: Mapping[str, Update] = NO_
 
 
 def _keeps_f16(source: Source, name: str) -> bool:
-    """Whether a matrix stays F16 with q8 weights: the head, value projections, and all of the last layer."""
+    """Return whether a matrix is F16 even with q8 weights: head, value projections, the last layer."""
     layer = re.match(r"blk\.(\d+)\.", name)
     if layer is None:
         tied = all(tensor.name != "output.weight" for tensor in source.tensors)
@@ -245,7 +247,7 @@ def _to_q8(tensor: Any, stored: tuple[int, ...], q8: Any, update: Update | None)
 
 
 def _to_f16(tensor: Any, shape: tuple[int, ...], q8: Any, update: Update | None) -> np.ndarray:
-    """The values that the same matrix has as Q8_0 (where it can be one), rounded to 16 bits."""
+    """Return the matrix with its Q8_0 values (if its width allows that format), rounded to 16 bits."""
     import numpy as np
     from gguf.quants import dequantize, quantize
 
@@ -262,13 +264,13 @@ def _to_f16(tensor: Any, shape: tuple[int, ...], q8: Any, update: Update | None)
 
 
 def _with_update(tensor: Any, part: slice, update: Update | None) -> np.ndarray:
-    """Some rows of a matrix in f32, with its update added."""
+    """Return some rows of a matrix in f32, with its update added."""
     values = _to_f32(tensor.data[part], tensor)
     return values if update is None else values + update.rows(part)
 
 
 def _row_slices(tensor: Any) -> Iterator[slice]:
-    """Slices of a matrix's rows, small enough to be held in floats."""
+    """Yield slices of a matrix's rows that are small enough for a copy in floats."""
     rows, width = int(tensor.shape[1]), int(tensor.shape[0])
     step = max(1, _SLICE // width)
     return (slice(start, start + step) for start in range(0, rows, step))

@@ -1,7 +1,7 @@
-"""Writes a GGUF's tokenizer as the files that the `tokenizers` library reads (byte-level BPE only).
+"""Convert a GGUF's tokenizer to the files that the `tokenizers` library reads (byte-level BPE only).
 
-The result has no normalizer and adds no tokens by itself: decoding an encoded text returns it byte for byte,
-and the first tokens of a prompt come from its chat template.
+The result has no normalizer and adds no tokens by itself. So decoding an encoded text returns it byte for
+byte, and the first tokens of a prompt come from its chat template.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 from magistrate.errors import ModelError
 
-# Kinds of tokens, as GGUF numbers them.
+# Token types, as numbered in GGUF.
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 2, 3, 4, 5, 6
 
-# Tokens that end a turn or a text, whatever the file names as its one end token.
+# Tokens that end a turn or a text, whichever one the file declares as its end token.
 ENDINGS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>")
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -35,8 +35,8 @@ _SMOLLM = {
     "type": "Sequence",
     "pretokenizers": [{"type": "Digits", "individual_digits": True}, _byte_level(True)],
 }
-# How text is cut before merging, by the name in `tokenizer.ggml.pre`; whether a piece that is a token
-# as a whole skips the merges.
+# Pre-tokenization (the splitting before merges) by the name in `tokenizer.ggml.pre`, and whether a
+# piece that is a whole token skips the merges.
 PRE_TYPES: Mapping[str, tuple[dict[str, Any], bool]] = {
     "smollm": (_SMOLLM, False),
     "qwen2": (_split(r"\p{N}"), False),
@@ -45,10 +45,10 @@ PRE_TYPES: Mapping[str, tuple[dict[str, Any], bool]] = {
 
 
 def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The contents of `tokenizer.json`, `tokenizer_config.json` and `generation_config.json`.
+    """Return the contents of `tokenizer.json`, `tokenizer_config.json` and `generation_config.json`.
 
-    `metadata` holds a GGUF's `tokenizer.*` fields. Raises `ModelError` for a tokenizer that is not
-    byte-level BPE or whose way of cutting text is not known.
+    `metadata` contains a GGUF's `tokenizer.*` fields. Raises `ModelError` for a tokenizer that is not
+    byte-level BPE or whose pre-tokenization is unknown.
     """
     pre = _pre_type(metadata)
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
@@ -69,7 +69,7 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         for token_id, (content, kind) in enumerate(zip(tokens, kinds, strict=True))
         if kind in (UNKNOWN, CONTROL, USER_DEFINED)
     ]
-    # Tokens that pad the embedding table are left out, so that no mask can allow them as their spelling.
+    # Tokens that pad the embedding table are omitted, so that no mask can allow them.
     vocabulary = {
         content: token_id
         for token_id, (content, kind) in enumerate(zip(tokens, kinds, strict=True))
@@ -111,7 +111,7 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def eos_ids(metadata: Mapping[str, Any]) -> list[int]:
-    """Tokens that end a turn or a text; the one that the file names as its end token comes first."""
+    """Return the tokens that end a turn or a text; the file's declared end token comes first."""
     named = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
     known = [
@@ -126,7 +126,7 @@ def eos_ids(metadata: Mapping[str, Any]) -> list[int]:
 
 
 def bos_id(metadata: Mapping[str, Any]) -> int | None:
-    """The token that the file names as the beginning of a text, or None."""
+    """Return the token that the file declares as the beginning of a text, or None."""
     found = metadata.get("tokenizer.ggml.bos_token_id")
     return None if found is None else int(found)
 
@@ -166,7 +166,7 @@ def _configuration(metadata: Mapping[str, Any], added: list[dict[str, Any]]) -> 
 
 
 def _check(tokenizer: dict[str, Any]) -> None:
-    """Check that the library reads the result, and gives every added token its id."""
+    """Check that the library can read the result and gives every added token its id."""
     import json
 
     from tokenizers import Tokenizer

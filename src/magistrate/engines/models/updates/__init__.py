@@ -1,8 +1,8 @@
-"""Low-rank updates of catalogue models, each in a folder of its own here; reads and writes their files.
+"""Low-rank updates of catalogue models, one folder per update; functions to read and write their files.
 
-A file has, for a matrix M of the GGUF of shape `[outputs, inputs]`, the int8 matrices `M.down`
-`[rank, inputs]` and `M.up` `[outputs, rank]`, and float32 scales `M.down_scale` and `M.up_scale` `[rank]`;
-what is added is `(up * up_scale) @ (down * down_scale[:, None])`.
+For a matrix M of the GGUF of shape `[outputs, inputs]`, a file has the int8 matrices `M.down` `[rank,
+inputs]` and `M.up` `[outputs, rank]`, and float32 scales `M.down_scale` and `M.up_scale` `[rank]`. The
+update added to M is `(up * up_scale) @ (down * down_scale[:, None])`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What is added to one matrix: float32 `up` `[outputs, rank]` times `down` `[rank, inputs]`."""
+    """The update of one matrix: float32 `up` `[outputs, rank]` times `down` `[rank, inputs]`."""
 
     up: np.ndarray
     down: np.ndarray
 
     def rows(self, part: slice) -> np.ndarray:
-        """Some rows of it, float32."""
+        """Return some rows of the update, float32."""
         found: np.ndarray = self.up[part] @ self.down
         return found
 
@@ -36,7 +36,7 @@ NO_UPDATES: Mapping[str, Update] = MappingProxyType({})
 
 
 def read_updates(path: Path) -> Mapping[str, Update]:
-    """The updates in a file, by the name of the matrix. Raises `ModelError` where it cannot be read."""
+    """Return the updates in a file by matrix name. Raises `ModelError` if it cannot be read."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -56,7 +56,7 @@ def read_updates(path: Path) -> Mapping[str, Update]:
 def write_updates(
     updates: Mapping[str, Update], path: Path, others: Mapping[str, np.ndarray] = MappingProxyType({})
 ) -> None:
-    """Write updates with 8 bits a number, and `others`, weights that take the place of old ones, with 16."""
+    """Write updates with 8 bits per number, and `others`, replacement weights, with 16 bits."""
     import numpy as np
     from safetensors.numpy import save_file
 
