@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from magistrate.constraints import constraint
-from magistrate.engines.base import Choice, Option, Sampling, UnusableAnswer
+from magistrate.engines.base import Choice, Option, Sampling, UnusableAnswer, exact_choice
 from magistrate.errors import (
     CapabilityError,
     EngineError,
@@ -23,7 +23,7 @@ from magistrate.errors import (
     MagistrateError,
     OverLength,
 )
-from magistrate.types import Data, Message, Prompt, Trusted
+from magistrate.types import Data, Message, Prompt, Trusted, Usage
 from standins import (
     VLLM,
     Standin,
@@ -233,6 +233,16 @@ def test_exact_is_the_sum_over_the_tokens_of_every_surface(vllm: Standin) -> Non
         {"supported": yes / (yes + no), "hallucinated": no / (yes + no)}
     )
     assert choice.mass == pytest.approx(yes + no)
+
+
+def test_of_answers_without_any_probability_none_is_chosen() -> None:
+    never = -math.inf
+    with pytest.raises(InvalidOutput, match="none of the answers"):
+        exact_choice(YES_NO, [[never, never], [never]], Usage())
+    assert exact_choice(YES_NO, [[never, never], [-900.0]], Usage()).probabilities == {
+        "supported": 0.0,
+        "hallucinated": 1.0,
+    }
 
 
 def test_draws_are_counted_where_they_are_asked_for() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from math import inf
+from math import exp, inf
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from magistrate.errors import CapabilityError, InvalidOutput, SpecError
@@ -276,6 +276,30 @@ def in_role(engine: Engine, other: Engine | None) -> Engine:
     if other is None:
         return engine
     return engine.beside(other) if isinstance(engine, EngineWrapper) else other
+
+
+def exact_choice(
+    options: Sequence[Option],
+    logprobs: Sequence[Sequence[float]],
+    usage: Usage,
+    *,
+    captured: Captured | None = None,
+    notes: tuple[str, ...] = (),
+) -> Choice:
+    """Return the exact choice from the log-probabilities of each option's token paths.
+
+    Raises `InvalidOutput` if all are minus infinity: then no option is more likely than another.
+    """
+    # Relative to the most likely path, so that options of vanishing mass can still be compared.
+    likeliest = max(max(group) for group in logprobs)
+    if likeliest == -inf:
+        raise InvalidOutput("the model gives none of the answers any probability")
+    weights = [sum(exp(total - likeliest) for total in group) for group in logprobs]
+    whole = sum(weights)
+    shares = {option.label: weight / whole for option, weight in zip(options, weights, strict=True)}
+    best = max(shares, key=shares.__getitem__)
+    mass = min(whole * exp(likeliest), 1.0)
+    return Choice(best, shares, mass, "exact", usage, captured, bound=0.0, notes=notes)
 
 
 def check_options(options: Sequence[Option]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import hashlib
-import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -27,6 +26,7 @@ from magistrate.engines.base import (
     Option,
     Sampling,
     check_options,
+    exact_choice,
 )
 from magistrate.engines.embedded import verbs
 from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer, EncodedText
@@ -160,7 +160,6 @@ class InProcessEngine(ABC):
         `paths="all"` sums over every way to tokenize them, not only the tokenizer's own, to a precision of
         1e-6. That is slow and meant for audits. `capture` applies to the position where the answer begins.
         """
-        import numpy as np
 
         check_options(options)
         self._check(capture)
@@ -184,17 +183,10 @@ class InProcessEngine(ABC):
                 verbs.blocks_to_choose(len(tokens), flat),
                 capture,
             )
-        # Relative to the most likely path, so that options of vanishing mass can still be compared.
-        likeliest = max(scores.totals)
-        relative = iter(np.exp(np.array(scores.totals) - likeliest))
-        weights = [sum(float(next(relative)) for _ in group) for group in groups]
-        shares = {
-            option.label: weight / sum(weights) for option, weight in zip(options, weights, strict=True)
-        }
-        mass = min(sum(weights) * math.exp(likeliest), 1.0)
-        best = max(shares, key=shares.__getitem__)
+        totals = iter(scores.totals)
+        by_option = [[next(totals) for _ in group] for group in groups]
         captured = self._with_places(scores.captured, prompt)
-        return Choice(best, shares, mass, "exact", scores.usage, captured, bound=0.0)
+        return exact_choice(options, by_option, scores.usage, captured=captured)
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
         """Compute each token's probability as the answer. Raises `SpecError` for an empty `text`.

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import model_validator
 
 from magistrate.constraints import Constraint
-from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Sampling
+from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Sampling, exact_choice
 from magistrate.engines.openai.constraints import SentConstraint
 from magistrate.engines.openai.server_capabilities import Options, ServerCapabilities, choose_method
 from magistrate.engines.remote.client import Requests
@@ -29,7 +29,6 @@ from magistrate.engines.remote.replies import (
     Reply,
     TopToken,
     TopTokenBody,
-    exact_choice,
     label_asker,
     label_only_choice,
     read,
@@ -190,7 +189,9 @@ class ScoringServer(ChatServer):
             logprobs[path] = sum(each.logprob for each in scored)
             usage += spent
         notes = conversation.escaping.notes
-        return exact_choice(options, [[logprobs[path] for path in of] for of in of_options], usage, notes)
+        return exact_choice(
+            options, [[logprobs[path] for path in of] for of in of_options], usage, notes=notes
+        )
 
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
         """Compute each token's probability if the server scores prompts; offsets are into raw text."""

@@ -16,7 +16,7 @@ from itertools import chain, count
 from typing import Any, Literal, TypeVar
 
 from magistrate.constraints import Constraint
-from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Sampling
+from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Sampling, exact_choice
 from magistrate.engines.openai.constraints import SentConstraint
 from magistrate.engines.openai.server_capabilities import LISTED, Options, ServerCapabilities
 from magistrate.engines.remote.client import Requests
@@ -26,7 +26,6 @@ from magistrate.engines.remote.replies import (
     Count,
     Reply,
     TopTokenBody,
-    exact_choice,
     label_asker,
     label_only_choice,
     read,

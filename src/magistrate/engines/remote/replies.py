@@ -222,22 +222,6 @@ def token_paths(
     return [[ended(path) for path in owner if owner[path] == option.label] for option in options]
 
 
-def exact_choice(
-    options: Sequence[Option],
-    logprobs: Sequence[Sequence[float]],
-    usage: Usage,
-    notes: tuple[str, ...] = (),
-) -> Choice:
-    """Return the exact choice: `logprobs` are those of each option's paths."""
-    # Relative to the most likely path, so that options of vanishing mass can still be compared.
-    likeliest = max(max(group) for group in logprobs)
-    weights = [sum(math.exp(total - likeliest) for total in group) for group in logprobs]
-    shares = {option.label: weight / sum(weights) for option, weight in zip(options, weights, strict=True)}
-    mass = min(sum(weights) * math.exp(likeliest), 1.0)
-    best = max(shares, key=shares.__getitem__)
-    return Choice(best, shares, mass, "exact", usage, bound=0.0, notes=notes)
-
-
 @dataclass(frozen=True, slots=True)
 class TopToken:
     """One of the most likely first tokens: its bytes and its natural log-probability."""
