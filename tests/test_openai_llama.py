@@ -28,6 +28,7 @@ class Llama:
 
     def __init__(self) -> None:
         self.prompts: list[list[int]] = []
+        self.more: dict[str, Any] = {}  # that every completion says
 
     async def get(self, path: str) -> Any:
         raise NotImplementedError
@@ -53,6 +54,7 @@ class Llama:
         assert path == "/completion"
         self.prompts.append(body["prompt"])
         answer = {"content": "It rains.", "stop_type": "eos", "tokens_evaluated": len(body["prompt"])}
+        answer |= self.more
         if "n_probs" in body:
             last = body["prompt"][-1]
             ranked = sorted(range(259), key=lambda token: -logprob(last, token))[: body["n_probs"]]
@@ -113,6 +115,14 @@ def test_a_likelihood_is_forced_token_by_token() -> None:
 def test_a_text_is_read_whole_or_as_a_stream(stream: bool) -> None:
     reply = asyncio.run(server(stream=stream)[1].ask(PROMPT, (), None, None, Sampling()))
     assert (reply.text, reply.finish) == ("It rains.", "stop")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_to_a_prompt_that_was_cut_is_none(stream: bool) -> None:
+    llama, asked = server(stream=stream)
+    llama.more = {"truncated": True}
+    with pytest.raises(OverLength, match="cut the prompt"):
+        asyncio.run(asked.ask(PROMPT, (), None, None, Sampling()))
 
 
 def test_what_does_not_fit_the_window_is_not_asked() -> None:
