@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from magistrate.engines.base import Option, Sampling
 from magistrate.engines.openai.llama_server import LlamaServer
 from magistrate.engines.openai.server_capabilities import Options, ServerCapabilities
-from magistrate.errors import OverLength
-from magistrate.types import Data, Message, Prompt, Trusted
+from magistrate.engines.remote.replies import exact_choice
+from magistrate.errors import InvalidOutput, OverLength
+from magistrate.types import Data, Message, Prompt, Trusted, Usage
 from standins import SPECIAL, encode, logprob
 
 END = SPECIAL["<|im_end|>"]
@@ -109,6 +111,12 @@ def test_a_likelihood_is_forced_token_by_token() -> None:
     found = asyncio.run(server(likelihood="forced")[1].likelihood(PROMPT, "né"))
     assert found.total == pytest.approx(path_logprob(ord("\n"), *"né".encode()))
     assert found.offsets == ((0, 1), (1, 2), (1, 2))
+
+
+def test_answers_that_are_all_impossible_make_no_choice() -> None:
+    with pytest.raises(InvalidOutput, match="impossible"):
+        exact_choice(OPTIONS, [[-inf], [-inf, -inf]], Usage())
+    assert exact_choice(OPTIONS, [[-inf], [-3.0]], Usage()).best == OPTIONS[1].label
 
 
 @pytest.mark.parametrize("stream", [False, True])

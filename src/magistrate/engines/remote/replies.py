@@ -228,9 +228,14 @@ def exact_choice(
     usage: Usage,
     notes: tuple[str, ...] = (),
 ) -> Choice:
-    """The choice where all is known: `logprobs` are those of each option's paths."""
+    """The choice where all is known: `logprobs` are those of each option's paths.
+
+    Raises `InvalidOutput` if none of them has a chance, so that nothing tells one from another.
+    """
     # Relative to the likeliest path, so that options of vanishing mass can still be compared.
     likeliest = max(max(group) for group in logprobs)
+    if likeliest == -math.inf:
+        raise InvalidOutput("the server says that every answer is impossible")
     weights = [sum(math.exp(total - likeliest) for total in group) for group in logprobs]
     shares = {option.label: weight / sum(weights) for option, weight in zip(options, weights, strict=True)}
     mass = min(sum(weights) * math.exp(likeliest), 1.0)
