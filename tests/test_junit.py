@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magistrate import ScriptedEngine
-from magistrate.errors import EngineError, EngineGone
+from magistrate.errors import EngineError, EngineGone, SpecError
 from magistrate.report import RunFacts, summarize
-from magistrate.report.export import junit
+from magistrate.report.export import fresh, junit
 from magistrate.report.gates import GateResult
 from magistrate.types import Prompt, Sample, Verdict
 from terminal import Call
@@ -94,6 +96,25 @@ def test_a_case_a_gate_and_judge_and_one_for_how_the_run_ended() -> None:
     unfinished = checked(junit(report_of(status="interrupted"), []))
     assert len(list(unfinished.iter("testcase"))) == 2  # no limit is known, so that none could be passed
     assert "the run is interrupted" in str(unfinished.find(".//error[@message]").attrib)  # type: ignore[union-attr]
+
+
+def test_a_pipe_is_no_earlier_document_and_what_cannot_be_taken_away_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, file, link = tmp_path / "pipe", tmp_path / "junit.xml", tmp_path / "stdout"
+    os.mkfifo(pipe)
+    file.write_text("of an earlier run")
+    link.symlink_to(file)
+    for each in (pipe, link):
+        fresh(each)
+    assert pipe.exists() and link.is_symlink() and file.read_bytes() == b""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(SpecError, match=r"cannot write .*junit\.xml: Permission denied"):
+        fresh(file)
 
 
 # --- at the command line --------------------------------------------------------------------------

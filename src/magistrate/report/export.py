@@ -404,13 +404,22 @@ def write_junit(target: Path, document: bytes) -> None:
 def fresh(target: Path | None) -> None:
     """Take away an earlier document, so that it cannot pass for that of a run that has not ended.
 
-    Raises `SpecError` where the new one could not be written.
+    Pipes and devices hold none and stay; behind a link, such as `/dev/stdout`, the file is emptied. Raises
+    `SpecError` where the new document could not be written.
     """
     if target is None:
         return
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise SpecError(f"cannot write {target}: name a file in a folder that is there")
-    target.unlink(missing_ok=True)
+    if target.exists() and not target.is_file():
+        return
+    try:
+        if target.is_symlink() and target.exists():
+            target.write_bytes(b"")
+        else:
+            target.unlink(missing_ok=True)
+    except OSError as error:
+        raise SpecError(f"cannot write {target}: {error.strerror}") from None
 
 
 def _case(
