@@ -246,3 +246,15 @@ def test_show_holds_failures_against_the_limit_of_the_run_itself(
         root = checked(Path(file).read_bytes())
         (case,) = [each for each in root.iter("testcase") if "max-failures" in each.attrib["name"]]
         assert case.attrib["name"] == "max-failures 0.25" and case.find("error") is not None
+
+
+def test_a_judge_that_only_failed_gave_no_verdict_however_many_may_fail(
+    call: Call, rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine_of(monkeypatch, lambda prompt: EngineError("x"))
+    limits = ("--max-failures", "1", "--give-up-after", 100)
+    done = call("run", rows, *limits, "--junit", "junit.xml", "--judge", "faithfulness")
+    assert done.code == 3 and "no verdict on any of 40 samples: 40 failed (40 engine_error)" in done.err
+    root = checked(Path("junit.xml").read_bytes())
+    (case,) = [each for each in root.iter("testcase") if each.attrib["name"] == "every judge gives a verdict"]
+    assert case.find("error") is not None

@@ -192,7 +192,7 @@ def too_many_failures(report: Report, most: float) -> str | None:
 
 
 def without_verdict(report: Report) -> str | None:
-    """In words, which judges abstained without one verdict; None where every judge gave one."""
+    """In words, which judges gave no verdict at all; None where every judge gave one."""
     told = [f"{each.judge}: {why}" for each in report.judges if (why := each.without_verdict) is not None]
     return ". ".join(told) or None
 
