@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magistrate import ScriptedEngine
-from magistrate.errors import EngineError, EngineGone
+from magistrate.errors import EngineError, EngineGone, SpecError
 from magistrate.report import RunFacts, summarize
-from magistrate.report.export import junit
+from magistrate.report.export import fresh, junit
 from magistrate.report.gates import GateResult
 from magistrate.types import Prompt, Sample, Verdict
 from terminal import Call
@@ -94,6 +96,25 @@ def test_a_case_a_gate_and_judge_and_one_for_how_the_run_ended() -> None:
     unfinished = checked(junit(report_of(status="interrupted"), []))
     assert len(list(unfinished.iter("testcase"))) == 2  # no limit is known, so that none could be passed
     assert "the run is interrupted" in str(unfinished.find(".//error[@message]").attrib)  # type: ignore[union-attr]
+
+
+def test_a_pipe_is_no_earlier_document_and_what_cannot_be_taken_away_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, file, link = tmp_path / "pipe", tmp_path / "junit.xml", tmp_path / "stdout"
+    os.mkfifo(pipe)
+    file.write_text("of an earlier run")
+    link.symlink_to(file)
+    for each in (pipe, link):
+        fresh(each)
+    assert pipe.exists() and link.is_symlink() and file.read_bytes() == b""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(SpecError, match=r"cannot write .*junit\.xml: Permission denied"):
+        fresh(file)
 
 
 # --- at the command line --------------------------------------------------------------------------
@@ -225,3 +246,15 @@ def test_show_holds_failures_against_the_limit_of_the_run_itself(
         root = checked(Path(file).read_bytes())
         (case,) = [each for each in root.iter("testcase") if "max-failures" in each.attrib["name"]]
         assert case.attrib["name"] == "max-failures 0.25" and case.find("error") is not None
+
+
+def test_a_judge_that_only_failed_gave_no_verdict_however_many_may_fail(
+    call: Call, rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine_of(monkeypatch, lambda prompt: EngineError("x"))
+    limits = ("--max-failures", "1", "--give-up-after", 100)
+    done = call("run", rows, *limits, "--junit", "junit.xml", "--judge", "faithfulness")
+    assert done.code == 3 and "no verdict on any of 40 samples: 40 failed (40 engine_error)" in done.err
+    root = checked(Path("junit.xml").read_bytes())
+    (case,) = [each for each in root.iter("testcase") if each.attrib["name"] == "every judge gives a verdict"]
+    assert case.find("error") is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from magistrate.engines.base import Option, Sampling
 from magistrate.engines.openai.llama_server import LlamaServer
 from magistrate.engines.openai.server_capabilities import Options, ServerCapabilities
-from magistrate.errors import OverLength
-from magistrate.types import Data, Message, Prompt, Trusted
+from magistrate.engines.remote.replies import exact_choice
+from magistrate.errors import InvalidOutput, OverLength
+from magistrate.types import Data, Message, Prompt, Trusted, Usage
 from standins import SPECIAL, encode, logprob
 
 END = SPECIAL["<|im_end|>"]
@@ -28,6 +30,7 @@ class Llama:
 
     def __init__(self) -> None:
         self.prompts: list[list[int]] = []
+        self.more: dict[str, Any] = {}  # that every completion says
 
     async def get(self, path: str) -> Any:
         raise NotImplementedError
@@ -53,6 +56,7 @@ class Llama:
         assert path == "/completion"
         self.prompts.append(body["prompt"])
         answer = {"content": "It rains.", "stop_type": "eos", "tokens_evaluated": len(body["prompt"])}
+        answer |= self.more
         if "n_probs" in body:
             last = body["prompt"][-1]
             ranked = sorted(range(259), key=lambda token: -logprob(last, token))[: body["n_probs"]]
@@ -109,10 +113,24 @@ def test_a_likelihood_is_forced_token_by_token() -> None:
     assert found.offsets == ((0, 1), (1, 2), (1, 2))
 
 
+def test_answers_that_are_all_impossible_make_no_choice() -> None:
+    with pytest.raises(InvalidOutput, match="none of the answers"):
+        exact_choice(OPTIONS, [[-inf], [-inf, -inf]], Usage())
+    assert exact_choice(OPTIONS, [[-inf], [-3.0]], Usage()).best == OPTIONS[1].label
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_text_is_read_whole_or_as_a_stream(stream: bool) -> None:
     reply = asyncio.run(server(stream=stream)[1].ask(PROMPT, (), None, None, Sampling()))
     assert (reply.text, reply.finish) == ("It rains.", "stop")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_to_a_prompt_that_was_cut_is_none(stream: bool) -> None:
+    llama, asked = server(stream=stream)
+    llama.more = {"truncated": True}
+    with pytest.raises(OverLength, match="cut the prompt"):
+        asyncio.run(asked.ask(PROMPT, (), None, None, Sampling()))
 
 
 def test_what_does_not_fit_the_window_is_not_asked() -> None:

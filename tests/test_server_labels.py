@@ -112,6 +112,9 @@ def test_what_is_wrong_is_said_and_nothing_is_stored(store: Store, ana: TestClie
         ("/label/none", 404),
         ("/label/none/1", 404),
         (f"{QUEUE}/0", 404),
+        (f"{QUEUE}/{10**30}", 422),
+        (f"{QUEUE}/conflicts/{10**30}", 422),
+        (f"{QUEUE}/next?but={10**30}", 422),
     ):
         assert ana.get(path).status_code == status, path
     assert post(ana, 1, FAITHFUL).status_code == 303  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from sklearn import metrics
+from sqlalchemy import delete
 
 from magistrate.errors import SpecError
 from magistrate.judges.rubric import decided
@@ -26,6 +27,7 @@ from magistrate.server.run import RunView, run_view
 from magistrate.server.settings import Settings
 from magistrate.server.state import JobQueue, RunCache, RunCounter, StorePool
 from magistrate.store import Store
+from magistrate.store.schema import run_samples
 from magistrate.types import Abstention, Failure, Outcome, Recipe, Sample, Scoring, Verdict
 from reported import CLAIMS, outcomes_of, samples_of
 
@@ -400,6 +402,21 @@ def test_slices_are_the_figures_of_their_samples(store: Store, look: Look) -> No
         assert sum(each.n for each in slices.slices) == len(known)
     nothing = detail(look(run, by="nobody")).slices
     assert nothing is not None and nothing.slices == () and nothing.n_without == len(known)
+
+
+def test_verdicts_decided_anew_stand_beside_their_own_texts_where_samples_were_deleted(
+    store: Store, look: Look
+) -> None:
+    run = rubric(store)
+    gone = next(store.samples(run)).id
+    with store.traces._writing() as connection:
+        connection.execute(delete(run_samples).where(run_samples.c.sample_id == gone))
+    lines = walked(look, run, flag=("unsupported",))
+    assert {line.sample_id for line in lines} == {sample.id for sample in store.samples(run)}
+    again = {each.sample_id: decided(each, ("unsupported",)) for each in verdicts(store, run)}
+    for line in lines:
+        if line.sample_id in again:
+            assert (line.said, line.score) == (again[line.sample_id].label, again[line.sample_id].score)
 
 
 def test_failures_are_counted_by_code_with_what_one_says(store: Store, look: Look) -> None:

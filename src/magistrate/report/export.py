@@ -405,13 +405,22 @@ def write_junit(target: Path, document: bytes) -> None:
 def fresh(target: Path | None) -> None:
     """Delete an earlier document, so that it is not mistaken for that of a run that has not ended.
 
-    Raises `SpecError` if the new one could not be written.
+    Pipes and devices hold none and stay. Behind a link, such as `/dev/stdout`, the file is emptied. Raises
+    `SpecError` if the new document could not be written.
     """
     if target is None:
         return
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise SpecError(f"cannot write {target}: name a file in a folder that is there")
-    target.unlink(missing_ok=True)
+    if target.exists() and not target.is_file():
+        return
+    try:
+        if target.is_symlink() and target.exists():
+            target.write_bytes(b"")
+        else:
+            target.unlink(missing_ok=True)
+    except OSError as error:
+        raise SpecError(f"cannot write {target}: {error.strerror}") from None
 
 
 def _case(

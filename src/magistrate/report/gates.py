@@ -192,7 +192,7 @@ def too_many_failures(report: Report, most: float) -> str | None:
 
 
 def without_verdict(report: Report) -> str | None:
-    """Return a text on the judges that abstained without a single verdict, or None."""
+    """Return a text on the judges without a single verdict, or None."""
     told = [f"{each.judge}: {why}" for each in report.judges if (why := each.without_verdict) is not None]
     return ". ".join(told) or None
 

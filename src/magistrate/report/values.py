@@ -147,13 +147,15 @@ class JudgeReport:
     @property
     def without_verdict(self) -> str | None:
         """A text that no sample has a verdict, with advice; None if some sample has one."""
-        if self.n_ok or not self.abstentions:
+        if self.n_ok or not self.n_judged:
             return None
-        told = f"{sum(self.abstentions.values())} abstained ({tally(self.abstentions)})"
-        if self.failures:
-            told += f", {sum(self.failures.values())} failed ({tally(self.failures)})"
+        told = [
+            f"{sum(counts.values())} {what} ({tally(counts)})"
+            for what, counts in (("abstained", self.abstentions), ("failed", self.failures))
+            if counts
+        ]
         advice = context_advice(self.like_context) if "no_context" in self.abstentions else ""
-        return f"no verdict on any of {self.n_judged} samples: {told}{advice}"
+        return f"no verdict on any of {self.n_judged} samples: {', '.join(told)}{advice}"
 
     @property
     def hallucinated_share(self) -> float | None:

@@ -13,7 +13,7 @@ from magistrate.errors import InputError
 from magistrate.labels.decisions import Finding, anonymous, findings
 from magistrate.report.html.outcomes import Mark, Text, blocked, source_title
 from magistrate.server.label_items import css_kind
-from magistrate.server.labels import annotator_of, queue_address, required_annotator
+from magistrate.server.labels import Number, annotator_of, queue_address, required_annotator
 from magistrate.server.responses import page
 from magistrate.server.state import RequestStore
 from magistrate.store import Store
@@ -96,7 +96,7 @@ def first_conflict(name: str, store: RequestStore) -> Response:
 
 
 @router.get("/label/{name}/conflicts/{number:int}")
-def conflict_page(request: Request, name: str, number: int, store: RequestStore) -> Response:
+def conflict_page(request: Request, name: str, number: Number, store: RequestStore) -> Response:
     """Show one item with the labels side by side."""
     return _page(request, conflict_view(store, name, number))
 
@@ -105,7 +105,7 @@ def conflict_page(request: Request, name: str, number: int, store: RequestStore)
 def decide(
     request: Request,
     name: str,
-    number: int,
+    number: Number,
     store: RequestStore,
     label: Annotated[str, Form()] = "",
     spans_of: Annotated[str, Form()] = "",

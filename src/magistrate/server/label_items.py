@@ -24,6 +24,7 @@ from magistrate.report.html.outcomes import (
     source_title,
 )
 from magistrate.server.labels import (
+    Number,
     Standing,
     annotator_of,
     lease_end,
@@ -246,7 +247,11 @@ MEANWHILE = "you labelled this item in another window meanwhile; this is what st
 
 @router.get("/label/{name}/{number:int}")
 def item_page(
-    request: Request, name: str, number: int, store: RequestStore, verdict: Annotated[bool, Query()] = False
+    request: Request,
+    name: str,
+    number: Number,
+    store: RequestStore,
+    verdict: Annotated[bool, Query()] = False,
 ) -> Response:
     """One item, with the form that labels it."""
     who = annotator_of(request)
@@ -259,7 +264,7 @@ def item_page(
 def submit(
     request: Request,
     name: str,
-    number: int,
+    number: Number,
     store: RequestStore,
     label: Typed = "",
     spans: Typed = "",

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Form, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Form, HTTPException, Path, Query, Request, Response
 from fastapi.responses import RedirectResponse
+from pydantic import Field
 
 from magistrate.errors import SpecError
 from magistrate.labels.decisions import Finding, findings
@@ -28,7 +29,10 @@ from magistrate.store.labels import LONGEST_ANNOTATOR, Queue, checked_annotator
 from magistrate.types import Outcome
 
 YEAR = 31_536_000
+MOST_NUMBER = 2**31  # what the store takes for the number of an item
 TOLD_EVERY = 10  # labels after which the figure is told anew
+
+Number = Annotated[int, Path(lt=MOST_NUMBER)]
 
 router = APIRouter()
 
@@ -264,7 +268,7 @@ def next_item(
     request: Request,
     name: str,
     store: RequestStore,
-    but: Annotated[list[int] | None, Query(max_length=50)] = None,
+    but: Annotated[list[Annotated[int, Field(ge=0, lt=MOST_NUMBER)]] | None, Query(max_length=50)] = None,
 ) -> Response:
     """Give out the next item: to its page, or to the queue's where there is none; `but` passes over some."""
     queue = store.labels.find(name)

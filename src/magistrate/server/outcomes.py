@@ -377,7 +377,7 @@ def decided(moment: Snapshot, record: RunRecord, judge: str, flag: Sequence[str]
     samples = {sample.id: sample for sample in moment.samples(record.id)}
     outcomes = [reflagged(outcome, flag) for outcome in moment.outcomes(record.id)]
     counted = count_outcomes(record, samples, outcomes, flag)
-    places = {sample_id: position for position, sample_id in enumerate(samples)}
+    places = moment.positions(record.id)
     return Decided(
         report=next(each for each in counted.report.judges if each.judge == judge),
         scores=counted.scores[judge],

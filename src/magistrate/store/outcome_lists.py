@@ -242,6 +242,12 @@ class OutcomeLists:
         mine = (run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
         return self._connection.scalar(select(run_samples.c.position).where(*mine))
 
+    def positions(self, run_id: str) -> dict[str, int]:
+        """Where in the run each sample is, by its id; numbers are missing where samples were deleted."""
+        asked = select(run_samples.c.sample_id, run_samples.c.position)
+        rows = self._connection.execute(asked.where(run_samples.c.run_id == run_id))
+        return {row.sample_id: row.position for row in rows}
+
     def beside(self, run_id: str, position: int) -> tuple[str | None, str | None]:
         """Return the ids of the samples just before and just after a position of the run."""
         place = run_samples.c.position

@@ -246,8 +246,9 @@ class LlamaServer:
             if not parts or not parts[-1].stop:
                 raise InvalidOutput("the server's stream broke off", "".join(part.content for part in parts))
             text = "".join(part.content for part in parts)
-            return parts[-1].model_copy(update={"content": text})
-        completion = read(_Completion, await self._client.post("/completion", body), "completion")
+            completion = parts[-1].model_copy(update={"content": text})
+        else:
+            completion = read(_Completion, await self._client.post("/completion", body), "completion")
         if completion.truncated:
             raise OverLength("the server cut the prompt to fit its context window")
         return completion
