@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from magistrate.engines.base import Option, Sampling
+from magistrate.engines.base import Option, Sampling, exact_choice
 from magistrate.engines.openai.llama_server import LlamaServer
 from magistrate.engines.openai.server_capabilities import Options, ServerCapabilities
-from magistrate.engines.remote.replies import exact_choice
 from magistrate.errors import InvalidOutput, OverLength
 from magistrate.types import Data, Message, Prompt, Trusted, Usage
 from standins import SPECIAL, encode, logprob
