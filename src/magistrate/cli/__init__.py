@@ -37,6 +37,7 @@ COMMANDS = (
     "runs",
     "show",
     "export",
+    "import",
     "serve",
     "label",
     "labels",
@@ -62,6 +63,7 @@ COMMANDS = (
 # Commands that share a file with another one: its name, and the function there.
 ELSEWHERE = {
     "check": ("generate", "check_text"),
+    "import": ("imports", "command"),
     "power": ("compare", "power_command"),
     "retry": ("resume", "retry"),
 }
