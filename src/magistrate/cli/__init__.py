@@ -46,6 +46,7 @@ COMMANDS = (
     "compare",
     "jury",
     "rank",
+    "arena",
     "power",
     "audit",
     "calibrate",
