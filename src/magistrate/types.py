@@ -25,6 +25,7 @@ FailureCode = Literal[
     "budget",
     "cancelled",
     "task_error",
+    "not_recorded",
 ]
 AbstentionReason = Literal["over_length", "no_context", "no_output", "missing_input", "uncertain"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from magistrate.analysis.columns import missing, one_judge
 from magistrate.analysis.ranking import Match, Ranking, Winner, ranking
 from magistrate.api.run import Run
-from magistrate.api.stored import RunRef, StorePlace, judged
+from magistrate.api.stored import Judged, RunRef, StorePlace, judged
 from magistrate.datasets.files import looks_like_path, open_file
 from magistrate.datasets.rows import Problem
 from magistrate.datasets.selection import value_at
@@ -71,8 +71,25 @@ def _of_run(
 ) -> Ranking:
     own = judged(run, judge, store)
     one_judge(own.record.judges, own.judge, f"run {own.name}")
-    matches, left_out = list[Match](), Counter[str]()
     sides = {side: named.get(side, path) for side, path in SIDES.items()}
+    matches, left_out = matches_of(own, sides, named.get("question"))
+    return ranking(
+        matches,
+        source=f"run {own.name}, {own.judge}",
+        left_out=dict(left_out.most_common()),
+        seed=seed,
+    )
+
+
+def matches_of(
+    own: Judged, sides: Mapping[str, str], question: str | None = None
+) -> tuple[list[Match], Counter[str]]:
+    """The comparisons that a judge made in a run, and how many are left out, by the reason.
+
+    `sides` say where in a sample's metadata the names stand of those who wrote `first` and `second`. Raises
+    `SpecError` where the judge compares nothing.
+    """
+    matches, left_out = list[Match](), Counter[str]()
     for sample in own.samples.values():
         outcome = own.outcomes.get(sample.id)
         if not isinstance(outcome, Verdict):
@@ -84,16 +101,9 @@ def _of_run(
         if first is None or second is None:
             left_out[f"without {sides['first'] if first is None else sides['second']}"] += 1
             continue
-        consistent = outcome.details.get("consistent")
-        matches.append(
-            Match(first, second, WINNERS[outcome.label], _question(sample, named.get("question")), consistent)
-        )
-    return ranking(
-        matches,
-        source=f"run {own.name}, {own.judge}",
-        left_out=dict(left_out.most_common()),
-        seed=seed,
-    )
+        winner, consistent = WINNERS[outcome.label], outcome.details.get("consistent")
+        matches.append(Match(first, second, winner, _question(sample, question), consistent))
+    return matches, left_out
 
 
 def _question(sample: Sample, path: str | None) -> str:

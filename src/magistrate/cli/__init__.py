@@ -37,6 +37,7 @@ COMMANDS = (
     "runs",
     "show",
     "export",
+    "import",
     "serve",
     "label",
     "labels",
@@ -45,6 +46,7 @@ COMMANDS = (
     "compare",
     "jury",
     "rank",
+    "arena",
     "power",
     "audit",
     "calibrate",
@@ -62,6 +64,7 @@ COMMANDS = (
 # Commands that share a file with another one: its name, and the function there.
 ELSEWHERE = {
     "check": ("generate", "check_text"),
+    "import": ("imports", "command"),
     "power": ("compare", "power_command"),
     "retry": ("resume", "retry"),
 }

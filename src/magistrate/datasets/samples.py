@@ -156,7 +156,7 @@ def to_sample(
     if said.output is None and need_output:
         if "output" in blanks:
             raise RowError(f"column {plain(blanks['output'])!r}, which gives the output, is blank")
-        raise RowError(f"no output; {_columns(row)}; say which with --map output=COLUMN")
+        raise RowError(f"no output; {columns_of(row)}; say which with --map output=COLUMN")
     for name, column in blanks.items():
         if blank is not None and (name in mapping or name in ("context", "output")):
             blank(name, column)
@@ -215,12 +215,12 @@ def _claim(
     claimed: dict[str, Claimed] = {}
     blanks: dict[str, str] = {}
     for asked, path in mapping.items():
-        value = _at(row, path)
-        rest = _without(rest, path)
+        value = at_path(row, path)
+        rest = without_path(rest, path)
         if _blank(value):
             blanks[asked] = path
         if not _missing(value, cells):
-            claimed[slot(asked)] = Claimed(asked, path, _opened(asked, value) if cells else value)
+            claimed[slot(asked)] = Claimed(asked, path, opened_cell(asked, value) if cells else value)
     said = {slot(field) for field in mapping}
     for column in list(rest):
         field = field_of(column)
@@ -237,7 +237,7 @@ def _claim(
                 f"columns {first.column!r} and {column!r} both give the {part}; "
                 f"say which with --map {first.field}={first.column} or --map {field}={column}"
             )
-        claimed[part] = Claimed(field, column, _opened(field, value) if cells else value)
+        claimed[part] = Claimed(field, column, opened_cell(field, value) if cells else value)
     return claimed, rest, {field: column for field, column in blanks.items() if _lacks(claimed, field)}
 
 
@@ -256,8 +256,8 @@ def _missing(value: Any, cells: bool) -> bool:
     return value is None or (cells and value == "") or (isinstance(value, float) and math.isnan(value))
 
 
-def _at(row: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a column name or dotted path. Raises RowError if there is none."""
+def at_path(row: Mapping[str, Any], path: str, option: str = "--map") -> Any:
+    """The value at a column name or dotted path; RowError where there is none, which `option` asked for."""
     if path in row:
         return row[path]
     value: Any = row
@@ -267,24 +267,24 @@ def _at(row: Mapping[str, Any], path: str) -> Any:
         elif isinstance(value, list) and PLACE.fullmatch(step) and int(step) < len(value):
             value = value[int(step)]
         else:
-            raise RowError(f"no column {path!r}, which --map asks for; {_columns(row)}")
+            raise RowError(f"no column {path!r}, which {option} asks for; {columns_of(row)}")
     return value
 
 
-def _without(row: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return `row` without the value at `path`, and without objects that become empty."""
+def without_path(row: dict[str, Any], path: str) -> dict[str, Any]:
+    """`row` without what stands at `path`, and without objects that this leaves empty."""
     head, _, tail = path.partition(".")
     if path in row or not tail:
         return {name: value for name, value in row.items() if name != path}
     inner = row.get(head)
     if not isinstance(inner, Mapping):
         return row
-    left = _without(dict(inner), tail)
+    left = without_path(dict(inner), tail)
     return {name: left if name == head else value for name, value in row.items() if name != head or left}
 
 
-def _opened(field: str, cell: Any) -> Any:
-    """Parse a cell that contains a list or object as JSON or as a Python literal."""
+def opened_cell(field: str, cell: Any) -> Any:
+    """A cell's value, where it holds a list or object as JSON or as Python prints it."""
     text = cell.strip() if isinstance(cell, str) else ""
     if field not in JSON_FIELDS or text[:1] + text[-1:] not in ("[]", "{}"):
         return cell
@@ -355,7 +355,8 @@ def _says_more(part: str, value: Any) -> bool:
 # --- error messages ---------------------------------------------------------------------------------------
 
 
-def _columns(row: Mapping[str, Any]) -> str:
+def columns_of(row: Mapping[str, Any]) -> str:
+    """The names of a row's columns, for an error to list."""
     names = [plain(str(name), 40) for name in list(row)[:15]]
     more = f" and {len(row) - 15} more" if len(row) > 15 else ""
     return f"columns: {', '.join(names) or 'none'}{more}"

@@ -298,12 +298,12 @@ def _from_counts(c: Confusion) -> dict[str, Estimate]:
     predicted = c.true_positive + c.false_positive
     no_positive = "no sample is hallucinated" if c.n else "there are no samples"
     return {
-        "accuracy": _proportion(c.true_positive + c.true_negative, c.n, "there are no samples"),
+        "accuracy": proportion(c.true_positive + c.true_negative, c.n, "there are no samples"),
         "balanced_accuracy": _balanced_accuracy(c),
-        "precision": _proportion(
+        "precision": proportion(
             c.true_positive, predicted, "nothing was called hallucinated" if c.n else "there are no samples"
         ),
-        "recall": _proportion(c.true_positive, c.positives, no_positive),
+        "recall": proportion(c.true_positive, c.positives, no_positive),
         "f1": _f1(c),
     }
 
@@ -317,7 +317,8 @@ def _one_class(c: Confusion) -> str | None:
     return f"every sample is {'hallucinated' if c.positives else 'faithful'}"
 
 
-def _proportion(hits: int, n: int, undefined: str) -> Estimate:
+def proportion(hits: int, n: int, undefined: str) -> Estimate:
+    """`hits / n` with Wilson's interval; without a value, for the reason `undefined`, where n is 0."""
     return Estimate(hits / n, *wilson_interval(hits / n, n)) if n else Estimate.none(undefined)
 
 

@@ -62,7 +62,7 @@ def _candidates(report: Ranking) -> Table:
         table.add_row(
             cut(each.name, LONGEST),
             rank,
-            _points(each.rating),
+            points(each.rating),
             str(each.wins),
             str(each.losses),
             str(each.ties),
@@ -70,7 +70,8 @@ def _candidates(report: Ranking) -> Table:
     return table
 
 
-def _points(rating: Estimate) -> str:
+def points(rating: Estimate) -> str:
+    """A rating with its interval, in words."""
     if rating.value is None:
         return "-"
     if rating.low is None or rating.high is None:

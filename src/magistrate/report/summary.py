@@ -423,7 +423,7 @@ class _Tally:
             result=result if measured else None,
             baselines=beside,
             seconds_per_sample=fmean(self.seconds) * cost if self.seconds and cost is not None else None,
-            latency_median=median(self.seconds) if self.seconds else None,
+            latency_median=median(self.seconds) if any(self.seconds) else None,
             usage=self.usage,
             n_explained=self.n_explained,
             flips=self.flips,

@@ -18,13 +18,20 @@ from magistrate.types import Recipe, Sample, Scoring
 
 DIFFERENCES_TOLD = 3
 SPEC = "spec"  # the setting that holds the specification of a run
-OBJECTS = "objects"  # parts that were given as Python objects, which a specification cannot restore
+OBJECTS = "objects"  # the parts that came as Python objects, which no specification can bring back
+IMPORTED = "imported"  # by judge, which file its verdicts came from, if it was asked elsewhere
 STORED = "samples_stored"  # whether all samples were stored before the first was judged
 
 
 def objects_of(record: RunRecord) -> Sequence[str]:
     """The parts of a run that were given as Python objects, and so are not in its specification."""
     return tuple(record.settings.get(OBJECTS, ()))
+
+
+def imported_of(record: RunRecord) -> Mapping[str, Mapping[str, Any]]:
+    """By judge, where the verdicts of judges came from that were asked elsewhere."""
+    found: Mapping[str, Mapping[str, Any]] = record.settings.get(IMPORTED, {})
+    return found
 
 
 def spec_of(record: RunRecord) -> RunSpec:
@@ -37,7 +44,13 @@ def spec_of(record: RunRecord) -> RunSpec:
 
 
 def stored_spec(record: RunRecord) -> RunSpec:
-    """Return the specification stored with a run. Parts given as Python objects have placeholders in it."""
+    """The specification stored with a run; parts that came as Python objects have stand-ins in it."""
+    if SPEC not in record.settings and (imported := imported_of(record)):
+        files = ", ".join(sorted({each["file"] for each in imported.values()}))
+        raise SpecError(
+            f"run {record.id} was imported from {files}: its judges were asked elsewhere, and there is "
+            "nothing to judge again here; import the file anew"
+        )
     if SPEC not in record.settings:
         raise SpecError(f"run {record.id} was made before runs were described; begin a new one")
     return spec_from(record.settings[SPEC])
@@ -70,9 +83,11 @@ def restore_plan(
 
 
 def check_unchanged(record: RunRecord, plan: RunPlan) -> None:
-    """Raise `SpecError` with the difference, if the judges or the model of a run have changed."""
+    """Raise `SpecError` with the difference, if the judges or the model of a run are not what they were."""
+    elsewhere = imported_of(record)
+    asked = {judge: recipe for judge, recipe in record.recipes.items() if judge not in elsewhere}
     found = [
-        *recipe_differences(record.recipes, plan.recipes),
+        *recipe_differences(asked, plan.recipes),
         *scoring_differences(record.scoring, plan.scoring),
     ]
     if found:
@@ -103,8 +118,9 @@ def remaining_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
 
 
 def failed_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
-    """Return a work list of the run's failures only, to be judged again."""
-    failed = store.failed(record.id).keys()
+    """The failures of a run, to be judged again, and nothing else."""
+    elsewhere = imported_of(record)
+    failed = {pair for pair in store.failed(record.id) if pair[1] not in elsewhere}
     ids = {sample_id for sample_id, _ in failed}
     return WorkList(
         samples=(sample for sample in store.samples_by_page(record.id) if sample.id in ids),

@@ -19,10 +19,13 @@ from sqlalchemy import Connection, Select, bindparam, delete, exists, func, inse
 from magistrate._text import shorten
 from magistrate.errors import SpecError, StoreError
 from magistrate.store.codec import (
+    dumps,
     loads,
+    recipes_body,
     recipes_from,
     sample_from,
     sample_key,
+    scoring_body,
     scoring_from,
 )
 from magistrate.store.schema import (
@@ -212,6 +215,27 @@ def change_run(connection: Connection, run_id: str, **changes: Any) -> None:
     """Change the run and increase its revision, so that cached metrics are outdated."""
     changes["revision"] = runs.c.revision + 1
     connection.execute(update(runs).where(runs.c.id == run_id).values(changes))
+
+
+def add_judge(
+    connection: Connection,
+    run_id: str,
+    judge: str,
+    recipe: Recipe,
+    scoring: Scoring,
+    settings: Mapping[str, Any],
+) -> None:
+    """The run has one more judge; `settings` are added to those it has."""
+    lock_run(connection, run_id)
+    columns = (runs.c.recipes, runs.c.scoring, runs.c.settings)
+    row = connection.execute(select(*columns).where(runs.c.id == run_id)).one()
+    change_run(
+        connection,
+        run_id,
+        recipes=recipes_body({**recipes_from(row.recipes), judge: recipe}),
+        scoring=scoring_body({**scoring_from(row.scoring), judge: scoring}),
+        settings=dumps({**loads(row.settings), **settings}),
+    )
 
 
 def rename_run(connection: Connection, run_id: str, name: str | None) -> None:

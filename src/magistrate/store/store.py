@@ -399,6 +399,30 @@ class Store(DatasetShelf):
             added += len(chunk)
         return added
 
+    def add_recorded(
+        self,
+        run_id: str,
+        judge: str,
+        recipe: Recipe,
+        scoring: Scoring,
+        outcomes_of_judge: Sequence[Outcome],
+        settings: Mapping[str, Any],
+    ) -> None:
+        """Add a judge that was asked elsewhere with all its outcomes and more settings: all of it or nothing.
+
+        Errors are those of `add_outcome`.
+        """
+        with explained(self.shown):
+            try:
+                rows = [outcomes.prepared(outcome) for outcome in outcomes_of_judge]
+                with self._writer.begin():
+                    require_run(self._writer, run_id)
+                    runs.add_judge(self._writer, run_id, judge, recipe, scoring, settings)
+                    for at in range(0, len(rows), runs.ROWS_AT_ONCE):
+                        outcomes.insert_outcomes(self._writer, run_id, rows[at : at + runs.ROWS_AT_ONCE])
+            except IntegrityError as error:
+                raise self._why_no_outcome(run_id, outcomes_of_judge) from error
+
     def finish_run(
         self,
         run_id: str,

@@ -1,0 +1,124 @@
+"""`magistrate arena`: applications or models against each other over questions or documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from magistrate.cli.options import Assignment, json_option, run_option, store_option
+from magistrate.cli.output import console, print_json
+from magistrate.runs.options import CONCURRENT, GIVE_UP, MODEL, TIME_FOR_VERDICT, TOKENS
+
+EXAMPLE = (
+    "Example: magistrate arena answers.csv --app ours --app theirs; "
+    "magistrate arena documents.jsonl --examiner --answer a=ollama:llama3.2 --answer b=openai:gpt-4o-mini"
+)
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--app", "apps", multiple=True, metavar="[NAME=]COLUMN", help="A column of answers; repeatable."
+)
+@click.option(
+    "--answer",
+    "models",
+    multiple=True,
+    type=Assignment(),
+    metavar="NAME=MODEL",
+    help="A model that answers; repeatable.",
+)
+@click.option("--examiner", is_flag=True, help="The rows are documents: a model writes a question on each.")
+@click.option("--judge", default="auto", show_default=True, help="Who says whether an answer is faithful.")
+@click.option(
+    "--member",
+    "members",
+    multiple=True,
+    metavar="MODEL",
+    help="A member of the committee; repeatable (default: --model as three personas).",
+)
+@click.option(
+    "--criteria", metavar="TEXT", default="", help="What the committee decides by (default: faithfulness)."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    help="How often candidates are paired (default: as often as it takes).",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of pairs, sides and intervals.")
+@click.option("--name", help="What the arena and its runs are called (default: the file's name).")
+@click.option(
+    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
+)
+@run_option(MODEL)
+@run_option(TOKENS)
+@run_option(CONCURRENT)
+@run_option(TIME_FOR_VERDICT)
+@run_option(GIVE_UP)
+@store_option
+@json_option
+def command(
+    file: Path,
+    apps: tuple[str, ...],
+    models: tuple[tuple[str, str], ...],
+    members: tuple[str, ...],
+    mapping: tuple[tuple[str, str], ...],
+    name: str | None,
+    store: str | None,
+    as_json: bool,
+    concurrency: int,
+    deadline: float,
+    give_up_after: int,
+    max_tokens: int | None,
+    **how: Any,
+) -> int:
+    """Rank applications or models by battles over the questions in FILE, with the share that is faithful.
+
+    Answers are columns of FILE, or given by models. A committee votes on pairs of answers, discusses once
+    where its members differ, and votes again; pairs are made by Swiss rounds. Every call is stored in a run,
+    and the same command goes on where a limit or an error ended it. Exits with 3 where it is not finished, or
+    where the battles do not connect all candidates.
+    """
+    from magistrate.api.arena import ArenaSpec, arena
+    from magistrate.cli.exit_codes import DONE, ENGINE_GONE
+    from magistrate.engines.base import EngineSettings
+    from magistrate.judges.registry import engine
+    from magistrate.report.arena import render_arena
+    from magistrate.runs.limits import Limits
+    from magistrate.runs.progress import ProgressBar
+
+    settings = EngineSettings(concurrency=concurrency)
+    columns = dict(_named(each) for each in apps)
+    if len(columns) < len(apps) or len(dict(models)) < len(models):
+        raise click.UsageError("two candidates have one name; say --app NAME=COLUMN")
+    spec = ArenaSpec(
+        name=name or file.name.partition(".")[0],
+        columns=columns,
+        models={each: engine(words, settings) for each, words in models},
+        members=[engine(words, settings) for words in members],
+        **how,
+    )
+    report = arena(
+        file,
+        spec,
+        mapping=dict(mapping),
+        limits=Limits(
+            concurrency=concurrency, deadline=deadline, give_up_after=give_up_after, max_tokens=max_tokens
+        ),
+        store=store,
+        watcher=ProgressBar(console(error=True), lines=True),
+    )
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        render_arena(report, console())
+    whole = report.stopped is None and report.ranking is not None and report.ranking.undefined is None
+    return DONE if whole else ENGINE_GONE
+
+
+def _named(words: str) -> tuple[str, str]:
+    """The name and the column of `--app`."""
+    name, equals, column = words.partition("=")
+    return (name, column) if equals else (words, words)

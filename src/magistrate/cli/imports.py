@@ -1,0 +1,125 @@
+"""`magistrate import verdicts`: what another tool judged, as a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from magistrate.cli.options import (
+    Assignment,
+    json_option,
+    run_option,
+    store_option,
+    whole_reading_options,
+)
+from magistrate.runs.options import FAILURES, NAME, TAGS
+
+EXAMPLE = (
+    "Example: magistrate import verdicts ragas.csv --judge ragas --score faithfulness --higher better "
+    "--threshold 0.5"
+)
+
+
+@click.group("import", epilog=EXAMPLE)
+def command() -> None:
+    """Bring in what other tools judged."""
+
+
+class Scale(click.ParamType[tuple[float, float]]):
+    """`LOW,HIGH`."""
+
+    name = "LOW,HIGH"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[float, float]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            low, high = map(float, str(value).split(","))
+        except ValueError:
+            self.fail(f"expected two numbers, such as 1,5, got {value!r}", parameter, context)
+        return low, high
+
+
+@command.command(epilog=EXAMPLE)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--judge", required=True, help="What the judge is called here, such as ragas.")
+@click.option("--score", metavar="COLUMN", help="The column, or dotted path, of the scores.")
+@click.option("--label", metavar="COLUMN", help="The column of the labels; where it is given, it decides.")
+@click.option("--reason", metavar="COLUMN", help="The column of the explanations.")
+@click.option("--error", metavar="COLUMN", help="The column that says why there is no verdict.")
+@click.option(
+    "--higher", type=click.Choice(["better", "worse"]), help="What a higher score means; never guessed."
+)
+@click.option("--threshold", type=float, help="From which score on one counts as high.")
+@click.option(
+    "--scale", type=Scale(), default="0,1", show_default=True, help="The lowest and the highest score."
+)
+@click.option("--only", type=Assignment(), metavar="COLUMN=VALUE", help="Take the rows that hold this alone.")
+@click.option("--samples", metavar="DATA", help="Where the samples are, if the file has no texts or labels.")
+@click.option("--into", metavar="RUN", help="Add the judge to a run over the same samples.")
+@click.option("--asked", metavar="MODEL", help="Which model was asked there, for the record.")
+@whole_reading_options
+@run_option(NAME)
+@run_option(TAGS)
+@run_option(FAILURES)
+@store_option
+@json_option
+def verdicts(
+    file: Path,
+    judge: str,
+    samples: str | None,
+    into: str | None,
+    asked: str | None,
+    mapping: tuple[tuple[str, str], ...],
+    labels: dict[str, str],
+    max_unread: float,
+    name: str | None,
+    tags: tuple[str, ...],
+    max_failures: float,
+    store: str | None,
+    as_json: bool,
+    **columns: Any,
+) -> int:
+    """Make a run of the verdicts in FILE: .csv, .jsonl, .json, .parquet, .eval, a test run of DeepEval.
+
+    Nothing is judged and no model is asked. Verdicts that are missing or failed there are failures here, with
+    the reason. The same file again is the same run. Exits with 2 where something is not known or not said,
+    and with 3 where there is no verdict, or more failures than --max-failures.
+    """
+    from magistrate.api.import_verdicts import import_verdicts
+    from magistrate.cli.exit_codes import DONE, ENGINE_GONE, show
+    from magistrate.datasets.verdicts import VerdictColumns
+    from magistrate.report.formatting import plain
+    from magistrate.report.gates import too_many_failures, without_verdict
+
+    done = import_verdicts(
+        file,
+        judge,
+        VerdictColumns(**columns),
+        samples=samples,
+        into=into,
+        mapping=dict(mapping),
+        labels=labels,
+        max_unread=max_unread,
+        model=asked,
+        name=name,
+        tags=tags,
+        store=store,
+    )
+    if not done.new:
+        click.echo(f"run {done.run.id} holds these verdicts already; nothing was imported", err=True)
+    if done.strangers:
+        told = (
+            f"left out: {len(done.strangers):,} rows about no sample of it; the first is {done.strangers[0]}"
+        )
+        click.echo(plain(told), err=True)
+    report = done.run.summary()
+    show(report, done.problems, as_json)
+    problem = without_verdict(report) or too_many_failures(report, max_failures)
+    if problem:
+        click.echo(plain(problem), err=True)
+    return ENGINE_GONE if problem else DONE

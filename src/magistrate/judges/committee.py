@@ -1,0 +1,275 @@
+"""The judge `committee`: several members vote on two answers, discuss once where they differ, and vote again.
+
+It is made in Python, as `magistrate arena` does: its members are objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean
+
+from magistrate.constraints import Constraint, constraint
+from magistrate.constraints.schema import closed_object, short_text
+from magistrate.engines.base import Capability, Engine, Sampling, in_role, require
+from magistrate.errors import EngineError, InvalidOutput, SpecError
+from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.composite import gather_or_cancel
+from magistrate.judges.outcomes import FATAL, member_outcome
+from magistrate.judges.pairwise import BETTER, FAITHFULNESS, TIE, WORSE
+from magistrate.judges.question import Answers, Label, LabelProbabilities, choose_label
+from magistrate.judges.template import builtin_prompt, fields_of
+from magistrate.judges.verdicts import READS
+from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Verdict
+
+ARGUMENT = 300  # characters
+ARGUMENT_TOKENS = 160
+MOST_MEMBERS = 9
+NEEDS: frozenset[Capability] = frozenset({"choose", "generate", "constraints"})
+PERSONAS = {
+    "auditor": "You check each figure, name, date and condition of an answer against the context.",
+    "editor": "You read for what an answer adds that the context does not say, also where it may be true.",
+    "reader": "You ask whether an answer says what was asked for, as far as the context says it.",
+}
+LABELS = (
+    Label(BETTER, 1.0, answers=("A",)),
+    Label(WORSE, 0.0, answers=("B",)),
+    Label(TIE, 0.5, answers=("Tie",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Who votes: a name, what to look for, and the model that is asked, None for the run's."""
+
+    name: str
+    persona: str
+    engine: Engine | None = None
+
+    def __str__(self) -> str:
+        asked = (
+            "" if self.engine is None else f"={self.engine.info.model}#{self.engine.info.fingerprint[:12]}"
+        )
+        return f"{self.name}{asked}"
+
+
+def members_of(engines: Sequence[Engine]) -> tuple[Member, ...]:
+    """A member a model, looking for different things in turn; without models the run's as each persona."""
+    personas = list(PERSONAS.items())
+    if not engines:
+        return tuple(Member(*each) for each in personas)
+    return tuple(
+        Member(f"{personas[at % len(personas)][0]}-{at + 1}", personas[at % len(personas)][1], engine)
+        for at, engine in enumerate(engines)
+    )
+
+
+@dataclass(frozen=True)
+class Committee:
+    """Whether the output is better or worse than `alternatives[0]`, by the votes of several members.
+
+    Each member votes in both orders of the two answers; a member whose orders conflict votes for a tie. Where
+    the members differ, each says why in a sentence or two, hears the others, and votes once more. The label
+    is what more than half of the votes say, else `tie`; the score is the mean of the members' probabilities
+    that the output is better, a tie counting half. A member that fails is left out and counted; with fewer
+    than `least` votes the committee fails. Details hold all votes and arguments (`members`), whether they
+    `discussed`, and whether all last votes were the same in both orders (`consistent`).
+    """
+
+    members: tuple[Member, ...]
+    criteria: str = ""
+    least: int = 2
+    name: str = "committee"
+
+    def __post_init__(self) -> None:
+        if not self.least <= len(self.members) <= MOST_MEMBERS or self.least < 1:
+            raise SpecError(f"a committee has {max(self.least, 1)} to {MOST_MEMBERS} members")
+        if len({each.name for each in self.members}) < len(self.members):
+            raise SpecError("the members of a committee need different names")
+        for each in self.members:
+            if each.engine is not None:
+                require(each.engine.info, NEEDS, f"the member {each.name!r} of a committee")
+
+    @property
+    def info(self) -> JudgeInfo:
+        template = builtin_prompt("committee")
+        content = repr(
+            (template.source, self.criteria or FAITHFULNESS, [each.persona for each in self.members])
+        )
+        own = any(each.engine is None for each in self.members)
+        return JudgeInfo(
+            name=self.name,
+            version=template.version,
+            summary="which of two answers is better, by members who vote, discuss once and vote again",
+            labels=(BETTER, TIE, WORSE),
+            direction="maximize",
+            reads=(*READS, "alternatives"),
+            requires=("output", "alternatives") if self.criteria else ("context", "output", "alternatives"),
+            needs=NEEDS if own else frozenset(),
+            prompt=hashlib.sha256(content.encode()).hexdigest()[:12],
+            constraint=_argument().digest,
+        )
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """Of each member two votes, an argument, and two votes that hear all arguments."""
+        heard = len(self.members) * ARGUMENT_TOKENS
+        calls = []
+        for each in self.members:
+            ballot = self._ballot(each)
+            calls += [
+                Call(ballot.prompt(sample, False), engine=each.engine, times=2),
+                Call(ballot.prompt(sample, False, "argue"), ARGUMENT_TOKENS, engine=each.engine),
+                Call(ballot.prompt(sample, True), 1, heard, each.engine, times=2),
+            ]
+        return calls
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        if not sample.alternatives[0].strip():
+            return Abstention(sample.id, self.name, "missing_input", "the first alternative is blank")
+        if sample.alternatives[0].strip() == (sample.output or "").strip():
+            because = "both answers are the same, letter for letter"
+            return Verdict(sample.id, self.name, TIE, 0.5, explanation=because, details={"method": "rule"})
+        first = await self._votes(sample, engine, self.members, ())
+        votes, arguments = first, dict[str, str]()
+        said = {vote.label for vote in first.values() if isinstance(vote, Verdict)}
+        if len(said) > 1:
+            arguments = await self._arguments(sample, engine)
+            if arguments:
+                votes = await self._votes(sample, engine, self.members, tuple(arguments.values()))
+        return self._decided(sample, first, arguments, votes)
+
+    # --- the votes ----------------------------------------------------------------------------------
+
+    def _ballot(self, member: Member, said: tuple[str, ...] = ()) -> Ballot:
+        return Ballot(member, self.criteria or FAITHFULNESS, said)
+
+    async def _votes(
+        self, sample: Sample, engine: Engine, members: Sequence[Member], said: tuple[str, ...]
+    ) -> dict[str, Outcome]:
+        """What each member says, by name; an error is that member's failure."""
+        asked = [
+            member_outcome(self._ballot(each, said), sample, in_role(engine, each.engine)) for each in members
+        ]
+        return dict(zip((each.name for each in members), await gather_or_cancel(asked), strict=True))
+
+    async def _arguments(self, sample: Sample, engine: Engine) -> dict[str, str]:
+        """What members say for their vote, by name; without those who failed to."""
+        told = await gather_or_cancel(self._argued(sample, engine, each) for each in self.members)
+        return {each.name: text for each, text in zip(self.members, told, strict=True) if text is not None}
+
+    async def _argued(self, sample: Sample, engine: Engine, member: Member) -> str | None:
+        prompt = self._ballot(member).prompt(sample, False, "argue")
+        try:
+            written = await in_role(engine, member.engine).generate(
+                prompt, _argument(), sampling=Sampling(max_tokens=ARGUMENT_TOKENS)
+            )
+        except FATAL:
+            raise
+        except EngineError:  # its call is among the steps, and the member has no argument in the details
+            return None
+        return None if written.finish == "length" else str(written.value["argument"]).strip() or None
+
+    def _decided(
+        self,
+        sample: Sample,
+        first: dict[str, Outcome],
+        arguments: dict[str, str],
+        votes: dict[str, Outcome],
+    ) -> Verdict:
+        cast = {name: vote for name, vote in votes.items() if isinstance(vote, Verdict)}
+        if len(cast) < self.least:
+            failed = next(str(vote) for vote in votes.values() if not isinstance(vote, Verdict))
+            raise InvalidOutput(f"{len(cast)} of {len(votes)} members voted, {self.least} must; {failed}")
+        counts = Counter(vote.label for vote in cast.values())
+        label, most = counts.most_common(1)[0]
+        label = label if 2 * most > len(cast) else TIE
+        told = ", ".join(f"{n} {said}" for said, n in counts.most_common())
+        without = len(votes) - len(cast)
+        return Verdict(
+            sample.id,
+            self.name,
+            label,
+            fmean(vote.score for vote in cast.values()),
+            explanation=f"{told}{' after a discussion' if arguments else ''}"
+            + (f"; {without} of {len(votes)} members failed" if without else ""),
+            details={
+                "members": [
+                    {
+                        "name": name,
+                        "first": _said(first[name]),
+                        "argument": arguments.get(name),
+                        "last": _said(vote),
+                    }
+                    for name, vote in votes.items()
+                ],
+                "discussed": bool(arguments),
+                "left_out": without,
+                "consistent": all(vote.details["consistent"] for vote in cast.values()),
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """One vote of one member, asked with either answer first; `said` is what was said in the discussion.
+
+    The answers keep their letters in both orders, as the arguments name them by these.
+    """
+
+    member: Member
+    criteria: str
+    said: tuple[str, ...] = ()
+
+    @property
+    def info(self) -> JudgeInfo:
+        return JudgeInfo(name=self.member.name, reads=(*READS, "alternatives"), needs=frozenset({"choose"}))
+
+    def prompt(self, sample: Sample, swapped: bool, stage: str = "vote") -> Prompt:
+        """What the member is asked."""
+        fields = {
+            **fields_of(sample, READS),
+            "first": sample.output or "",
+            "second": sample.alternatives[0],
+            "said": self.said,
+        }
+        words = {
+            "persona": self.member.persona,
+            "criteria": self.criteria,
+            "swapped": swapped,
+            "stage": stage,
+            "reply": Answers(LABELS).reply(),
+        }
+        return builtin_prompt("committee").prompt(fields, words)
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        straight, swapped = await gather_or_cancel(
+            self._asked(sample, engine, turn) for turn in (False, True)
+        )
+        consistent = straight.best == swapped.best
+        score = fmean(_share(each) for each in (straight, swapped))
+        label = straight.best if consistent else TIE
+        return Verdict(sample.id, self.member.name, label, score, details={"consistent": consistent})
+
+    async def _asked(self, sample: Sample, engine: Engine, swapped: bool) -> LabelProbabilities:
+        return await choose_label(engine, LABELS, lambda _: self.prompt(sample, swapped))
+
+
+def _share(found: LabelProbabilities) -> float:
+    """The probability that the output is better, a tie counting half."""
+    return min(1.0, found.probability(BETTER) + found.probability(TIE) / 2)
+
+
+def _said(vote: Outcome) -> str:
+    return (
+        vote.label
+        if isinstance(vote, Verdict)
+        else f"{'failed' if isinstance(vote, Failure) else 'abstained'}"
+    )
+
+
+@cache
+def _argument() -> Constraint:
+    return constraint(closed_object({"argument": short_text(ARGUMENT)}))
