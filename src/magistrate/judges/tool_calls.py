@@ -20,6 +20,8 @@ from magistrate.types import ASSISTANTS, Sample
 
 ARGUMENTS = ("arguments", "args", "input", "parameters")  # keys of a call's arguments in different formats
 PARAMETERS = ("parameters", "input_schema", "inputSchema")  # keys of the arguments' schema
+CONTENTS = ("content", "text", "parts")  # keys of what a message says
+ANSWERS = ("response", "result", "output", "content")  # keys of what a tool answered
 THE_READ = ("messages", "input", "output")
 
 
@@ -142,7 +144,7 @@ def _of_message(message: Mapping[str, Any], number: int) -> Iterator[Event]:
     if kind in RESULTS or role == "tool":
         yield Result(_result(message))
         return
-    content = message.get("content", message.get("text", message.get("parts")))
+    content = next((message[key] for key in CONTENTS if message.get(key) is not None), None)
     parts = content if isinstance(content, list | tuple) else [content]
     for part in parts:
         if isinstance(part, str):
@@ -152,7 +154,9 @@ def _of_message(message: Mapping[str, Any], number: int) -> Iterator[Event]:
                 yield from _calls([part], where)
             elif _kind(part) in RESULTS:
                 yield Result(_result(part))
-            elif isinstance(text := part.get("text", part.get("content")), str):
+            elif not isinstance(part.get("text"), str | None):
+                raise UnreadableMessages(f"{where} in the metadata holds a text that is none")
+            elif isinstance(text := part.get("content") if part.get("text") is None else part["text"], str):
                 yield Said(role, text)
         elif part is not None:
             raise UnreadableMessages(f"{where} in the metadata holds neither text nor calls")
@@ -168,9 +172,7 @@ def _kind(part: Mapping[str, Any]) -> str:
 
 
 def _result(part: Mapping[str, Any]) -> str:
-    return next(
-        (as_text(part[key]) for key in ("response", "result", "output", "content") if key in part), ""
-    )
+    return next((as_text(part[key]) for key in ANSWERS if part.get(key) is not None), "")
 
 
 def _calls(given: Any, where: str) -> Iterator[ToolCall]:
