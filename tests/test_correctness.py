@@ -65,6 +65,9 @@ def test_code_tells_what_it_can_and_nothing_else() -> None:
         ("nineteen eighty-four", "1984"),
         ("twenty twenty", "2020"),
         ("one two three", "123"),
+        ("1.500", "1500"),  # perhaps written in Germany
+        ("1,234", "1.234"),
+        ("-1.500 km", "-1500 km"),
     ]
     for output, expected in unknown:
         assert by_code(output, [expected]) is None, (output, expected)
