@@ -130,6 +130,14 @@ def test_every_common_form_of_calls_and_declarations_is_read() -> None:
     assert verdict(ToolSchema(), own).label == "invalid"
 
 
+def test_calls_in_messages_and_beside_them_count_once() -> None:
+    good, bad = called({"city": "Rome"}), called({"city": 5})
+    again = {"tool_calls": bad["tool_calls"]}
+    for sample in (row(good, bad), replace(row(good, bad), metadata=row(good, bad).metadata | again)):
+        found = verdict(ToolSchema(), sample)
+        assert (found.score, len(found.details["calls"])) == (0.5, 2)
+
+
 def test_what_is_missing_or_cannot_be_read_is_never_valid() -> None:
     call = called({"city": "Rome"})
     for sample, told in (

@@ -76,6 +76,10 @@ def events_of(sample: Sample) -> list[Event]:
         for turn in sample.messages:
             role = _role(turn.role)
             found.append(Result(turn.text) if role == "tool" else Said(role, turn.text))
+    given = sample.metadata.get("tool_calls")
+    own = [] if given is None else list(_calls(given, "tool_calls in the metadata"))
+    if own and found[-len(own) :] == own:  # the messages end with them
+        del found[-len(own) :]
     asked = sample.input
     if asked and not any(isinstance(each, Said) and each.text == asked for each in found):
         found.insert(0, Said("user", asked))
@@ -88,9 +92,7 @@ def events_of(sample: Sample) -> list[Event]:
         ):
             found.pop()
         found.append(Said("assistant", sample.output, final=True))
-    own = sample.metadata.get("tool_calls")
-    if own is not None:
-        found += _calls(own, "tool_calls in the metadata")
+    found += own
     calls = iter(range(1, len(found) + 1))
     return [
         ToolCall(next(calls), each.name, each.arguments, each.problem) if isinstance(each, ToolCall) else each
