@@ -82,6 +82,7 @@ class Pairwise:
         label = str(orders[0]["said"]) if consistent else TIE
         score = sum(_share(each["probabilities"]) for each in orders) / 2
         known = straight.probabilities is not None and swapped.probabilities is not None
+        offered = self.ties or label != TIE  # a conflict of two answers has no probability
         told = (
             "both orders agree"
             if consistent
@@ -93,7 +94,9 @@ class Pairwise:
             judge=self.name,
             label=label,
             score=min(max(score, 0.0), 1.0),
-            probability=sum(each["probabilities"][label] for each in orders) / 2 if known else None,
+            probability=sum(each["probabilities"][label] for each in orders) / 2
+            if known and offered
+            else None,
             explanation=told,
             mass=min((each.mass for each in (straight, swapped) if each.mass is not None), default=None),
             details={
