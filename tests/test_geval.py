@@ -147,6 +147,8 @@ def test_it_refuses_what_it_cannot_be() -> None:
         "geval:steps=(Look)": "steps go with criteria",
         "geval:criteria=x,file=y.yaml": "not in both",
         "geval:criteria=(=== user)": "lines that begin with ===",
+        "geval:criteria=(Is \ue0009\ue001 so?)": "U.E000",
+        "pairwise:criteria=(Is \ue0009\ue001 so?)": "U.E000",
         "geval:threshold=1": "threshold must be in",
     }.items():
         with pytest.raises(SpecError, match=match):

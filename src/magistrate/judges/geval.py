@@ -76,6 +76,8 @@ class GEval:
                 raise SpecError(
                     f"criteria and steps are texts without lines that begin with ===, got {text!r}"
                 )
+            if "\ue000" in text:
+                raise SpecError("criteria and steps cannot hold the character U+E000")
 
     @cached_property
     def _asked(self) -> Criteria:

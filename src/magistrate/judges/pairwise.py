@@ -43,6 +43,8 @@ class Pairwise:
     def __post_init__(self) -> None:
         if any(line.startswith("===") for line in self.criteria.splitlines()):
             raise SpecError(f"criteria are a text without lines that begin with ===, got {self.criteria!r}")
+        if "\ue000" in self.criteria:
+            raise SpecError("criteria cannot hold the character U+E000")
 
     @property
     def info(self) -> JudgeInfo:
