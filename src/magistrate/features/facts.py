@@ -335,7 +335,7 @@ def _numbers(text: str) -> Iterator[Quantity]:
         elif ":" in digits or len(digits) > MOST_DIGITS or _is_version(digits):
             yield Quantity(Span(*found.span()), 0.0, code=digits)
         else:
-            yield from _quantity(text, *found.span(), *_digits(digits))
+            yield from _quantity(text, start, found.end(), *_digits(digits))
 
 
 def _quantity(
