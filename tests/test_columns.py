@@ -76,9 +76,11 @@ def test_samples_of_the_same_context_belong_together() -> None:
         Sample("f", "out", ("",)),
         Sample("g", "out", messages=said),
         Sample("h", "out", messages=said),
+        Sample("i", "out", (" ",)),
+        Sample("j", "out", (" ",)),
     ]
     numbers = groups_of(samples).tolist()
-    assert numbers == [0, 1, 0, 2, 3, 4, 5, 5]
+    assert numbers == [0, 1, 0, 2, 3, 4, 5, 5, 6, 7]
 
 
 def test_the_judge_that_is_meant() -> None:

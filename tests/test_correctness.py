@@ -37,6 +37,7 @@ def test_code_tells_what_it_can_and_nothing_else() -> None:
         ("3 May 2021", "2021-05-03"),
         ("May 3rd, 2021.", "2021-05-03"),
         ("1997", "1997"),
+        ("two thousand million", "2,000,000,000"),
     ]
     for output, expected in same:
         found = by_code(output, [expected])
@@ -61,6 +62,12 @@ def test_code_tells_what_it_can_and_nothing_else() -> None:
         ("Paris, France", "Paris"),
         ("", "."),
         ("1/2", "1"),
+        ("nineteen eighty-four", "1984"),
+        ("twenty twenty", "2020"),
+        ("one two three", "123"),
+        ("1.500", "1500"),  # perhaps written in Germany
+        ("1,234", "1.234"),
+        ("-1.500 km", "-1500 km"),
     ]
     for output, expected in unknown:
         assert by_code(output, [expected]) is None, (output, expected)

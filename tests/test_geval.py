@@ -97,6 +97,11 @@ def test_steps_are_part_of_the_judge_and_written_once(tmp_path: Path) -> None:
     path.write_text(criteria_text(criteria, written, "script"), encoding="utf-8")
     found = read_criteria(path)
     assert (found.criteria, found.steps) == (criteria, written)
+    odd = ("one\x85line", "a\x7fb \u2028 c\ufeff", 'tab\t, \\ and "ß😀\uffff')
+    path.write_text(criteria_text(criteria, odd, "script"), encoding="utf-8")
+    assert read_criteria(path).steps == odd
+    path.write_text(criteria_text(criteria, ["half \ud800", *odd], "script"), encoding="utf-8")
+    path.write_text(criteria_text(criteria, written, "script"), encoding="utf-8")
     judge = registry.judge(f"geval:file={path},scale=5")
     assert isinstance(judge, GEval) and judge.info.prompt == GEval(criteria, written, 5).info.prompt
     assert judge.info.name == "geval:file=tone.yaml,scale=5" and judge.describe()["steps"] == list(written)
@@ -142,6 +147,8 @@ def test_it_refuses_what_it_cannot_be() -> None:
         "geval:steps=(Look)": "steps go with criteria",
         "geval:criteria=x,file=y.yaml": "not in both",
         "geval:criteria=(=== user)": "lines that begin with ===",
+        "geval:criteria=(Is \ue0009\ue001 so?)": "U.E000",
+        "pairwise:criteria=(Is \ue0009\ue001 so?)": "U.E000",
         "geval:threshold=1": "threshold must be in",
     }.items():
         with pytest.raises(SpecError, match=match):

@@ -65,6 +65,8 @@ def test_orders_that_agree_decide_and_others_tie() -> None:
         [{"first": 0.6, "second": 0.4}, {"first": 0.4, "second": 0.6}], Pairwise(ties=False)
     )
     assert isinstance(forced, Verdict) and forced.label == "better"
+    split, _ = asked([{"first": 0.9, "second": 0.1}] * 2, Pairwise(ties=False))
+    assert isinstance(split, Verdict) and (split.label, split.probability) == ("tie", None)
     assert "Tie" not in engine.prompts[0].messages[1].text.split("Which answer")[1]
 
 

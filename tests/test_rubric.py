@@ -355,6 +355,15 @@ def test_agreement_is_not_flagged_unless_it_is_asked_for() -> None:
     )
 
 
+def test_claims_of_which_one_probability_is_unknown_are_not_combined() -> None:
+    claims = (
+        Claim("contradiction", Span(0, 1), reasoning="r"),
+        Claim("agreement", Span(0, 1), reasoning="r", probability=0.99),
+    )
+    found = decided(Verdict("s", "rubric", "faithful", 0.0, claims=claims, details={"combine": "any"}))
+    assert (found.label, found.score, found.probability) == ("hallucinated", 1.0, None)
+
+
 def test_an_unlikely_claim_that_is_flagged_still_decides() -> None:
     found = verdict(Rubric(), finding(CLAIMS[0], shares={"contradiction": 0.2}))
     assert (found.label, found.score, found.probability) == ("hallucinated", 0.5, pytest.approx(0.2))

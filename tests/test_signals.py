@@ -256,6 +256,13 @@ def is_said(mine: str, theirs: str) -> bool:
         ("５個", "5"),
         ("1990", "the year 1990"),
         ("1" * 400, "1" * 400),
+        ("two and three", "2 and 3"),
+        ("between two hundred and three hundred", "200 to 300"),
+        ("two hundred thousand and three hundred thousand", "200,000 to 300,000"),
+        ("two thousand million", "2,000,000,000"),
+        ("two thousand five hundred million", "2.5 billion"),
+        ("one million two hundred thousand and five", "1,200,005"),
+        ("9" * 300 + " trillion", "9" * 300 + " trillion"),
     ],
 )
 def test_numbers_that_are_the_same(mine: str, theirs: str) -> None:
@@ -277,6 +284,11 @@ def test_numbers_that_are_the_same(mine: str, theirs: str) -> None:
         ("5 °C", "-5 °C"),
         ("1.5 million", "1.5 billion"),
         ("1" * 400, "1" * 401),
+        ("two and three", "5"),
+        ("five thousand and ten thousand", "15,000"),
+        ("nineteen eighty-four", "103"),
+        ("9" * 300 + " trillion", "3 trillion and 4"),
+        ("two " + "thousand " * 200, "3"),
     ],
 )
 def test_numbers_that_differ(mine: str, theirs: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from magistrate.datasets.spans.conventions import read
+from magistrate.datasets.spans.conventions.values import as_text
 from magistrate.datasets.spans.span import Span
 from magistrate.datasets.spans.targets import Target, targets
 from traced import (
@@ -251,3 +252,8 @@ def test_a_span_of_two_conventions_is_read_by_both() -> None:
 def test_other_spans_are_no_steps() -> None:
     assert read(span(1, None, "GET /", 0, 1, attributes={"http.request.method": "GET", "input": "x"})) is None
     assert targets([span(1, None, "GET /", 0, 1, attributes={"http.request.method": "GET"})]) == []
+
+
+def test_a_tool_may_answer_nought_or_no() -> None:
+    for value, text in ((0, "0"), (0.0, "0.0"), (False, "false"), (None, ""), ([], ""), ({}, "")):
+        assert as_text(value) == text, value

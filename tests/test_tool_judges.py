@@ -130,6 +130,14 @@ def test_every_common_form_of_calls_and_declarations_is_read() -> None:
     assert verdict(ToolSchema(), own).label == "invalid"
 
 
+def test_calls_in_messages_and_beside_them_count_once() -> None:
+    good, bad = called({"city": "Rome"}), called({"city": 5})
+    again = {"tool_calls": bad["tool_calls"]}
+    for sample in (row(good, bad), replace(row(good, bad), metadata=row(good, bad).metadata | again)):
+        found = verdict(ToolSchema(), sample)
+        assert (found.score, len(found.details["calls"])) == (0.5, 2)
+
+
 def test_what_is_missing_or_cannot_be_read_is_never_valid() -> None:
     call = called({"city": "Rome"})
     for sample, told in (
@@ -206,6 +214,8 @@ def test_digits_are_not_said_by_longer_numbers() -> None:
         ("Agent 7 came.", "007", HALLUCINATED),
         ("id 12345678901234567890", 12345678901234567890, FAITHFUL),
         ("id 12345678901234567890", 12345678901234567891, HALLUCINATED),
+        ("There are 3 of them.", "1e999", HALLUCINATED),
+        ("Take 1e999 of them.", "1e999", FAITHFUL),
         ("東京の天気", "東京", FAITHFUL),
     ):
         sample = Sample(
@@ -378,6 +388,16 @@ def test_the_first_step_that_is_not_supported_decides_and_ends_it() -> None:
     assert [each.context for each in before.given] == [("It has a garden.",), ("It has a garden.", "Later.")]
 
 
+def test_keys_that_hold_nothing_hide_no_others() -> None:
+    tool = {"role": "tool", "output": None, "content": "It has a garden."}
+    for said in (
+        {"role": "assistant", "content": None, "parts": [{"text": "a lie"}]},
+        {"role": "assistant", "content": None, "text": "a lie"},
+        {"role": "assistant", "content": [{"type": "text", "text": None, "content": "a lie"}]},
+    ):
+        assert verdict(Trajectory(of=Member()), row(tool, said)).label == HALLUCINATED, said
+
+
 def test_a_member_without_a_verdict_leaves_none() -> None:
     tool = {"role": "tool", "content": "It has a garden."}
     for made in (
@@ -388,8 +408,9 @@ def test_a_member_without_a_verdict_leaves_none() -> None:
             found = outcome(judge, row(tool))
             assert not isinstance(found, Verdict) and "member: " in found.message, judge
             assert found.judge == judge.name
-    unread = replace(row(tool), metadata={"messages": [5]})
-    for judge in (ToolAnswer(of=Member()), Trajectory(of=Member())):
-        assert "message 1" in abstained(judge, unread)
+    for odd in (5, {"role": "assistant", "content": [{"type": "text", "text": {"value": "a lie"}}]}):
+        unread = replace(row(tool), metadata={"messages": [odd]})
+        for judge in (ToolAnswer(of=Member()), Trajectory(of=Member())):
+            assert "message 1" in abstained(judge, unread)
     for name in ("tool_answer", "trajectory"):
         assert verdict(registry.judge(name), row(tool, output="It has a garden.")).label == FAITHFUL

@@ -173,7 +173,7 @@ def groups_of(samples: Iterable[Sample]) -> NDArray[np.int64]:
 
 def _place(sample: Sample) -> tuple[str | None, ...]:
     """Return the key that samples of one group share. It starts with None if there is no source."""
-    if any(sample.sources):
+    if any(text.strip() for text in sample.sources):
         return sample.sources
     return (None, sample.id, sample.input, sample.output)
 

@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import isfinite
 from typing import Any
 
 from magistrate._deadline import checked
@@ -327,29 +328,40 @@ def quantities(text: str, taken: Sequence[Span] = ()) -> list[Quantity]:
 
 def _numbers(text: str) -> Iterator[Quantity]:
     for found in checked(_core().finditer(text)):
-        start, end = found.span()
-        digits = found["digits"]
-        if digits is not None and (":" in digits or len(digits) > MOST_DIGITS or _is_version(digits)):
-            yield Quantity(Span(start, end), 0.0, code=digits)
-            continue
-        value, grain = (_spelled(found[0]), 1.0) if digits is None else _digits(digits)
-        before, after = _before().match(text, max(0, start - BEFORE), start), _after().match(text, end)
-        scale, word, ended = _scale_and_unit(after, before["money"], end)
-        measure, worth = UNITS.get(word, (None, 1.0))
-        if digits is None and value == 1 and measure is None and scale == 1:
-            continue  # a pronoun more often than a number
-        if digits is not None and ended == end and after["glued"]:
-            continue  # a word such as 3D
-        if before["money"]:
-            start -= len(before["money"])
-        yield Quantity(
-            Span(start, ended),
-            (-1 if before["minus"] and value else 1) * value * scale,
-            measure,
-            worth,
-            grain * scale if scale != 1 else 0.0,
-            (before["about"] or "").lower() in ABOUT,
-        )
+        start, digits = found.start(), found["digits"]
+        if digits is None:
+            for first, last, value in checked(_spelled(found[0])):
+                yield from _quantity(text, start + first, start + last, value)
+        elif ":" in digits or len(digits) > MOST_DIGITS or _is_version(digits):
+            yield Quantity(Span(*found.span()), 0.0, code=digits)
+        else:
+            yield from _quantity(text, start, found.end(), *_digits(digits))
+
+
+def _quantity(
+    text: str, start: int, end: int, value: float, grain: float | None = None
+) -> Iterator[Quantity]:
+    """Yield the number at `[start, end)` with what stands around it, if it is one; no `grain` for words."""
+    before, after = _before().match(text, max(0, start - BEFORE), start), _after().match(text, end)
+    scale, word, ended = _scale_and_unit(after, before["money"], end)
+    measure, worth = UNITS.get(word, (None, 1.0))
+    if grain is None and value == 1 and measure is None and scale == 1:
+        return  # a pronoun more often than a number
+    if grain is not None and ended == end and after["glued"]:
+        return  # a word such as 3D
+    if not isfinite(value * scale * worth):
+        yield Quantity(Span(start, end), 0.0, code=text[start:end].casefold())
+        return
+    if before["money"]:
+        start -= len(before["money"])
+    yield Quantity(
+        Span(start, ended),
+        (-1 if before["minus"] and value else 1) * value * scale,
+        measure,
+        worth,
+        (1.0 if grain is None else grain) * scale if scale != 1 else 0.0,
+        (before["about"] or "").lower() in ABOUT,
+    )
 
 
 def _scale_and_unit(after: Any, money: str | None, end: int) -> tuple[float, str, int]:
@@ -386,16 +398,60 @@ def _digits(written: str) -> tuple[float, float]:
     return float(f"{whole}.{decimals.replace('.', '') or 0}"), 10.0 ** (zeros - len(decimals))
 
 
-def _spelled(words: str) -> float:
-    """Return the value of number words such as `two hundred and five`."""
+def _spelled(said: str) -> Iterator[tuple[int, int, float]]:
+    """Yield the numbers in a run of number words, with their places.
+
+    *Two hundred and five* is one number, *two and three* are two, and so are *two hundred and three
+    hundred*.
+    """
+    words = [(*found.span(), found[0].casefold()) for found in re.finditer(r"[^\W\d_]+", said)]
+    begin, last = 0, ""  # where the number in hand begins, and its last word
+    seen: dict[str, int] = {}  # its multipliers, with the place after the last one of each
+    linked = False
+    ends: list[tuple[int, int]] = []
+    for at, (_, _, word) in enumerate(words):
+        if word == "and":
+            linked = True
+            continue
+        if last and not _continues(last, word, linked):
+            ends.append((begin, at - linked))
+            begin, seen = at, {}
+        elif word in seen and last != word and (word != "hundred" or seen[word] == max(seen.values())):
+            cut = seen[word]  # the number after the first hundred or million is another one
+            ends.append((begin, cut))
+            begin = cut + (words[cut][2] == "and")
+            seen = {name: place for name, place in seen.items() if place > begin}
+        if word in MULTIPLIERS:
+            seen[word] = at + 1
+        last, linked = word, False
+    for first, end in [*ends, (begin, len(words))]:
+        number = words[first:end]
+        yield number[0][0], number[-1][1], _value([word for _, _, word in number])
+
+
+def _continues(last: str, word: str, linked: bool) -> bool:
+    """Return whether a word goes on with the number that ends in `last`; `linked` by "and"."""
+    if word in MULTIPLIERS:
+        return not linked and (last not in MULTIPLIERS or 1e3 <= MULTIPLIERS[word] >= MULTIPLIERS[last])
+    if last in MULTIPLIERS:
+        return last != "dozen"
+    return not linked and last in TENS and 0 < SMALL.get(word, 0) < 10
+
+
+def _value(words: Sequence[str]) -> float:
+    """Return the value of the words of one number."""
     total = current = 0.0
-    for word in words.lower().replace("-", " ").split():
-        if word in MULTIPLIERS and MULTIPLIERS[word] < 1e3:
-            current = max(current, 1.0) * MULTIPLIERS[word]
-        elif word in MULTIPLIERS:
-            total, current = total + max(current, 1.0) * MULTIPLIERS[word], 0.0
-        else:
+    for word in words:
+        worth = MULTIPLIERS.get(word)
+        if worth is None:
             current += SMALL.get(word, 0) + TENS.get(word, 0)
+        elif worth < 1e3:
+            current = max(current, 1.0) * worth
+        elif total and not current:
+            total *= worth
+        else:
+            below = total % worth  # two thousand five hundred million
+            total, current = total - below + max(below + current, 1.0) * worth, 0.0
     return total + current
 
 

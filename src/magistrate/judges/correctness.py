@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ GRADES = (
 EDGES = " \t\r\n.,;:!?\"'“”‘’«»"
 ARTICLES = ("the ", "a ", "an ")
 LONGEST_VALUE = 80  # characters: longer texts are not parsed as a single number or date
+THOUSANDS = re.compile(r"\d[.,]\d{3}(?!\d)")  # in some countries 1.500 is 1.5, in others 1,500
 FAR = 0.05  # relative difference beyond which two numbers cannot be roundings of each other
 SAME = 1e-9
 
@@ -144,6 +146,8 @@ def _compared(output: str, mine: tuple[Any, ...] | None, expected: str) -> tuple
         gap = abs(value - other) / (max(abs(value), abs(other)) or 1.0)
         if gap <= SAME:
             return CORRECT, "it is the same number"
+        if abs(gap - 0.999) <= SAME and (THOUSANDS.search(output) or THOUSANDS.search(expected)):
+            return None
         return (INCORRECT, "it is another number") if gap > FAR else None
     return (CORRECT, "it is the expected text") if text_form(output) == text_form(expected) != "" else None
 

@@ -37,6 +37,7 @@ FAITHFULNESS_STEPS = (
 )
 MET = ("met", "not_met")
 SCALES = (2, 3, 5)
+UNWRITTEN = frozenset(map(chr, (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)))
 LEAST_STEPS, MOST_STEPS, STEP_CHARACTERS = 2, 6, 200
 
 
@@ -75,6 +76,8 @@ class GEval:
                 raise SpecError(
                     f"criteria and steps are texts without lines that begin with ===, got {text!r}"
                 )
+            if "\ue000" in text:
+                raise SpecError("criteria and steps cannot hold the character U+E000")
 
     @cached_property
     def _asked(self) -> Criteria:
@@ -212,13 +215,18 @@ def criteria_text(criteria: str, steps: Sequence[str], written_by: str) -> str:
     """Return the content of the YAML file that `read_criteria` reads."""
     import json
 
-    listed = "\n".join(f"  - {json.dumps(step, ensure_ascii=False)}" for step in steps)
+    def written(text: str) -> str:
+        """JSON, with escapes also for what YAML does not let stand or folds into a blank."""
+        said = json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False)
+        return "".join(f"\\u{ord(each):04x}" if each in UNWRITTEN else each for each in said)
+
+    listed = "\n".join(f"  - {written(step)}" for step in steps)
     return (
         "# What the judge `geval` grades by: --judge geval:file=THIS.yaml\n"
         "# The steps are part of the judge. Whoever changes them has another judge with another digest.\n"
-        f"criteria: {json.dumps(criteria, ensure_ascii=False)}\n"
+        f"criteria: {written(criteria)}\n"
         f"steps:\n{listed}\n"
-        f"written_by: {json.dumps(written_by, ensure_ascii=False)}\n"
+        f"written_by: {written(written_by)}\n"
     )
 
 

@@ -43,6 +43,8 @@ class Pairwise:
     def __post_init__(self) -> None:
         if any(line.startswith("===") for line in self.criteria.splitlines()):
             raise SpecError(f"criteria are a text without lines that begin with ===, got {self.criteria!r}")
+        if "\ue000" in self.criteria:
+            raise SpecError("criteria cannot hold the character U+E000")
 
     @property
     def info(self) -> JudgeInfo:
@@ -82,6 +84,7 @@ class Pairwise:
         label = str(orders[0]["said"]) if consistent else TIE
         score = sum(_share(each["probabilities"]) for each in orders) / 2
         known = straight.probabilities is not None and swapped.probabilities is not None
+        offered = self.ties or label != TIE  # a conflict of two answers has no probability
         told = (
             "both orders agree"
             if consistent
@@ -93,7 +96,9 @@ class Pairwise:
             judge=self.name,
             label=label,
             score=min(max(score, 0.0), 1.0),
-            probability=sum(each["probabilities"][label] for each in orders) / 2 if known else None,
+            probability=sum(each["probabilities"][label] for each in orders) / 2
+            if known and offered
+            else None,
             explanation=told,
             mass=min((each.mass for each in (straight, swapped) if each.mass is not None), default=None),
             details={

@@ -64,7 +64,7 @@ def decided(verdict: Verdict, flag: Collection[str] = FLAG) -> Verdict:
     details = {**verdict.details, "flag": sorted(flag)}
     any_of = _any_of(verdict.claims, flag) if details.get("combine") == "any" else None
     if flagged:
-        share = any_of or _most([claim.probability for claim in flagged])
+        share = _most([claim.probability for claim in flagged]) if any_of is None else any_of
         score = 1.0 if share is None else max(0.5, share)
         because = max(flagged, key=lambda claim: claim.probability or 0.0)
         explanation = f"{because.kind}: {because.reasoning}"
@@ -100,8 +100,10 @@ def by_claims(outcome: Outcome) -> bool:
 
 
 def _any_of(claims: Sequence[Claim], flag: Collection[str]) -> float | None:
-    """Return the probability that any claim is of a flagged kind; None if no probability is known."""
+    """Return the probability that any claim is of a flagged kind; None unless all probabilities are known."""
     known = [(claim.kind in flag, claim.probability) for claim in claims if claim.probability is not None]
+    if len(known) < len(claims):
+        return None
     shares = [share if flagged else 1 - share for flagged, share in known]
     return aggregated(shares, "noisy_or") if shares else None
 

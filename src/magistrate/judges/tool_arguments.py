@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from magistrate._deadline import checked
@@ -332,8 +333,10 @@ def _normal(text: str) -> str:
 
 
 def _number(text: str) -> float | None:
-    """Parse a number; None if it is an identifier, such as 007, or has too many digits to be exact."""
+    """Parse a number; None if it is an identifier, such as 007, has too many digits to be exact, or is
+    beyond all floats."""
     whole = text.lstrip("-")
     if len(text) > MOST_DIGITS or (len(whole) > 1 and whole[0] == "0" and whole[1] != "."):
         return None
-    return float(text)
+    value = float(text)
+    return value if isfinite(value) else None

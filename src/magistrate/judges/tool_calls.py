@@ -20,6 +20,8 @@ from magistrate.types import ASSISTANTS, Sample
 
 ARGUMENTS = ("arguments", "args", "input", "parameters")  # keys of a call's arguments in different formats
 PARAMETERS = ("parameters", "input_schema", "inputSchema")  # keys of the arguments' schema
+CONTENTS = ("content", "text", "parts")  # keys of what a message says
+ANSWERS = ("response", "result", "output", "content")  # keys of what a tool answered
 THE_READ = ("messages", "input", "output")
 
 
@@ -74,6 +76,10 @@ def events_of(sample: Sample) -> list[Event]:
         for turn in sample.messages:
             role = _role(turn.role)
             found.append(Result(turn.text) if role == "tool" else Said(role, turn.text))
+    given = sample.metadata.get("tool_calls")
+    own = [] if given is None else list(_calls(given, "tool_calls in the metadata"))
+    if own and found[-len(own) :] == own:  # the messages end with them
+        del found[-len(own) :]
     asked = sample.input
     if asked and not any(isinstance(each, Said) and each.text == asked for each in found):
         found.insert(0, Said("user", asked))
@@ -86,9 +92,7 @@ def events_of(sample: Sample) -> list[Event]:
         ):
             found.pop()
         found.append(Said("assistant", sample.output, final=True))
-    own = sample.metadata.get("tool_calls")
-    if own is not None:
-        found += _calls(own, "tool_calls in the metadata")
+    found += own
     calls = iter(range(1, len(found) + 1))
     return [
         ToolCall(next(calls), each.name, each.arguments, each.problem) if isinstance(each, ToolCall) else each
@@ -142,7 +146,7 @@ def _of_message(message: Mapping[str, Any], number: int) -> Iterator[Event]:
     if kind in RESULTS or role == "tool":
         yield Result(_result(message))
         return
-    content = message.get("content", message.get("text", message.get("parts")))
+    content = next((message[key] for key in CONTENTS if message.get(key) is not None), None)
     parts = content if isinstance(content, list | tuple) else [content]
     for part in parts:
         if isinstance(part, str):
@@ -152,7 +156,9 @@ def _of_message(message: Mapping[str, Any], number: int) -> Iterator[Event]:
                 yield from _calls([part], where)
             elif _kind(part) in RESULTS:
                 yield Result(_result(part))
-            elif isinstance(text := part.get("text", part.get("content")), str):
+            elif not isinstance(part.get("text"), str | None):
+                raise UnreadableMessages(f"{where} in the metadata holds a text that is none")
+            elif isinstance(text := part.get("content") if part.get("text") is None else part["text"], str):
                 yield Said(role, text)
         elif part is not None:
             raise UnreadableMessages(f"{where} in the metadata holds neither text nor calls")
@@ -168,9 +174,7 @@ def _kind(part: Mapping[str, Any]) -> str:
 
 
 def _result(part: Mapping[str, Any]) -> str:
-    return next(
-        (as_text(part[key]) for key in ("response", "result", "output", "content") if key in part), ""
-    )
+    return next((as_text(part[key]) for key in ANSWERS if part.get(key) is not None), "")
 
 
 def _calls(given: Any, where: str) -> Iterator[ToolCall]:

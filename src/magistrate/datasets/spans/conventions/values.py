@@ -255,7 +255,7 @@ def as_text(value: Any) -> str:
     if isinstance(value, Mapping) and (text := _only_text(value)):
         return text
     try:
-        return json.dumps(value, ensure_ascii=False) if value else ""
+        return json.dumps(value, ensure_ascii=False) if value or isinstance(value, int | float) else ""
     except (TypeError, ValueError, RecursionError):
         return ""
 
