@@ -383,6 +383,10 @@ def test_the_first_step_that_is_not_supported_decides_and_ends_it() -> None:
     fine = verdict(Trajectory(of=Member()), row(tool, says(CODE), output="All is well."))
     assert (fine.label, fine.score, fine.details["passed_over"]) == (FAITHFUL, 0.1, 1)
     assert fine.claims == ()
+    for unread in (CODE, '{"garden": true}'):
+        found = outcome(Trajectory(of=Member()), row(tool, says("Good."), output=unread))
+        assert isinstance(found, Abstention) and found.reason == "uncertain", unread
+        assert verdict(Trajectory(of=Member()), row(tool, says("a lie"), output=unread)).label == HALLUCINATED
     before = Member()
     verdict(Trajectory(of=before), row(tool, says("Good."), {"role": "tool", "content": "Later."}))
     assert [each.context for each in before.given] == [("It has a garden.",), ("It has a garden.", "Later.")]

@@ -41,8 +41,9 @@ class Trajectory:
 
     The context of each message is the tool results before it, prepared as in `tool_answer`. The first
     hallucinated message decides and is the claim; later ones are not judged. If there is none, the score is
-    the worst. Messages that are code or bare JSON are skipped and counted (`passed_over`). If a step has no
-    verdict, the whole has none, since the first fault is then unknown.
+    the worst. Messages that are code or bare JSON are skipped and counted (`passed_over`); if the output is
+    one of them and no step before it is at fault, there is no verdict. If a step has no verdict, the whole
+    has none, since the first fault is then unknown.
     """
 
     of: Judge = field(default_factory=Auto)
@@ -89,9 +90,8 @@ class Trajectory:
             told.append({"step": step.number, "label": found.label, "score": score})
             if found.label == HALLUCINATED:
                 return self._fault(sample, step, found, told, passed)
-        if not told:
-            assert last is not None
-            return last
+        if last is not None and (not told or steps[-1].said.final and last is steps[-1].sample):
+            return last  # the output itself was not read
         worst = max(each["score"] for each in told)
         return Verdict(
             sample.id,
