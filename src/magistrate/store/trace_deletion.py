@@ -1,7 +1,8 @@
 """Deletes traces with everything that was made of them.
 
 That is their spans, targets and decisions, what judges said of them with its steps, what waits to be sent,
-and the samples in runs of rules, where no other run and no data set uses them. What was spent stays counted.
+and the samples in runs of rules, where no other run, no data set and no label queue uses them. What was spent
+stays counted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from magistrate.store.runs import change_run, lock_run
 from magistrate.store.schema import (
     dataset_samples,
     decisions,
+    label_items,
     rules,
     run_samples,
     run_tags,
@@ -117,7 +119,9 @@ def _delete_samples(connection: Connection, names: Iterable[str]) -> int:
             connection.execute(delete(run_samples).where(*here))  # its outcomes and their steps go with it
             in_runs = exists().where(run_samples.c.sample_key == samples.c.key)
             in_sets = exists().where(dataset_samples.c.sample_key == samples.c.key)
-            connection.execute(delete(samples).where(samples.c.key == row.sample_key, ~in_runs, ~in_sets))
+            in_queues = exists().where(label_items.c.sample_key == samples.c.key)
+            unused = (samples.c.key == row.sample_key, ~in_runs, ~in_sets, ~in_queues)
+            connection.execute(delete(samples).where(*unused))
             change_run(connection, row.run_id)
             n += 1
     return n
