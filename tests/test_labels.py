@@ -137,6 +137,9 @@ def test_every_policy_wants_what_it_says() -> None:
     for policy in set(POLICIES) - {"uniform", "failures"}:
         with pytest.raises(SpecError, match="goes by verdicts"):
             weights(policy, (None,))
+    for policy in ("threshold", "stratified"):  # which go by the first judge, and it failed everywhere
+        with pytest.raises(SpecError, match="goes by verdicts of one judge"):
+            weights(policy, (None, 0.1), (None, 0.9))
     with pytest.raises(InputError, match="cannot be drawn"):
         inclusion([1.0, 0.0], 2)
 
