@@ -209,6 +209,23 @@ sinks:
         assert hidden not in stored
 
 
+def test_a_sink_that_cannot_be_reached_by_its_name_keeps_no_other_waiting(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "told.jsonl"
+    file = a_file(f"""
+alerts:
+  - {{name: quiet, when: verdicts < 1}}
+sinks:
+  mail: {{mail: {{host: mail..example.org, security: none, from: a@example.org, to: [b@example.org]}}}}
+  log: {{file: {path}}}
+""")
+    Traffic(store, file, clock)
+    assert alerts(store, file, clock).step() == 1 and len(told(path)) == 1
+    queues = {each.destination: each for each in store.outbox.queues()}
+    assert queues["alerts to mail"].waiting == 1 and "mail..example.org" in queues["alerts to mail"].remark
+
+
 def test_a_test_message_goes_to_each_sink(call: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, box = home.parent / "rules.yaml", Mailbox(refuses="554 no")
     head = "rules:\n  - name: all\n    judges: [novelty]\n"

@@ -147,7 +147,7 @@ def _mail(part: MailPart) -> Tell:
                 if login is not None:
                     server.login(*login)
                 server.send_message(mail)
-        except (OSError, smtplib.SMTPException) as error:
+        except (OSError, smtplib.SMTPException, ValueError) as error:  # the last: a host that is no name
             told = _logging.without_keys(f"{type(error).__name__}: {error}", login or ())
             raise SinkError(f"the mail server at {part.host}:{part.port} did not take it: {told}") from None
 
