@@ -404,6 +404,8 @@ def test_the_dear_judge_is_asked_of_the_uncertain_and_of_a_share_of_all(store: S
     assert floor + found[(("cheap", 1.0),)] == 80 and 10 <= floor <= 35
     (run,) = store.runs()
     assert run.n_verdicts == 120 + floor and run.n_samples == 100
+    kept = [each.get("outcome") for one in store.traces.decisions("all") for each in one.asked]
+    assert None not in kept and len(set(kept)) == run.n_verdicts, "each answer names its outcome"
 
 
 def test_a_failure_of_the_dear_judge_does_not_ask_the_cheap_one_again(store: Store, clock: Clock) -> None:

@@ -428,7 +428,7 @@ class Traces:
         """
         with self._writing() as connection:
             mine = (*_key(leased), decisions.c.lease == leased.lease, decisions.c.state != SUPERSEDED)
-            held = select(decisions.c.dollars).where(*mine).with_for_update()
+            held = select(decisions.c.dollars, decisions.c.asked).where(*mine).with_for_update()
             found = connection.execute(held).one_or_none()
             _spend(connection, leased.rule, change)
             if found is None:
@@ -443,7 +443,11 @@ class Traces:
                 "tokens": decisions.c.tokens + spent.tokens,
                 "dollars": spent.dollars,
             }
+            kept = {each["judge"]: each["outcome"] for each in loads(found.asked) if "outcome" in each}
             asked = [dict(each) for each in change.asked]
+            for each in asked:
+                if each["judge"] in kept:
+                    each["outcome"] = kept[each["judge"]]
             if outcome is not None:
                 values["outcome_id"] = _keep(connection, outcome[0], leased.sample, outcome[1])
                 for destination in change.send_to:
