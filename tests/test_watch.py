@@ -488,6 +488,17 @@ def test_only_what_a_rule_says_ends_what_waits(store: Store, clock: Clock) -> No
     assert states(store, "few") == {"retrying": 3, "shed": 2}
 
 
+def test_of_what_was_decided_at_one_moment_no_more_wait_than_the_rule_says(
+    store: Store, clock: Clock
+) -> None:
+    text = "name: few\nmost_queued: 3\njudges: [novelty]"
+    worker = watcher(store, rules(text), clock, Obedient(Flaky(EngineGone("no server"))))
+    for number in range(5):
+        store.traces.put(answer(number), clock())
+    settled(store, clock, worker)
+    assert states(store, "few") == {"retrying": 3, "shed": 2}
+
+
 # --- rules change ---------------------------------------------------------------------------------
 
 

@@ -476,20 +476,37 @@ class Traces:
             return connection.execute(update(decisions).where(*_due(rule, now)).values(values)).rowcount
 
     def give_up(
-        self, rule: RuleRecord, state: str, reason: str, now: datetime, *, made_before: datetime
+        self,
+        rule: RuleRecord,
+        state: str,
+        reason: str,
+        now: datetime,
+        *,
+        made_before: datetime,
+        target_before: str = "",
     ) -> int:
-        """End what was due before a moment and is in nobody's work; the answer is how many."""
+        """End what was due before a moment, or at it for an earlier target, and is in nobody's work.
+
+        The answer is how many.
+        """
         values = {"state": state, "reason": reason, "due_at": None, "changed_at": now}
         free = or_(decisions.c.lease_until.is_(None), decisions.c.lease_until <= now)
-        old = (*_of(rule), decisions.c.state.in_(DUE), free, decisions.c.made_at < made_before)
+        at_it = (decisions.c.made_at == made_before) & (decisions.c.target < target_before)
+        old = or_(decisions.c.made_at < made_before, at_it)
+        mine = (*_of(rule), decisions.c.state.in_(DUE), free, old)
         with self._writing() as connection:
-            return connection.execute(update(decisions).where(*old).values(values)).rowcount
+            return connection.execute(update(decisions).where(*mine).values(values)).rowcount
 
-    def nth_newest_due(self, rule: RuleRecord, n: int) -> datetime | None:
-        """When the n-th newest of what waits to be judged was decided; None where fewer wait."""
-        asked = select(decisions.c.made_at).where(*_of(rule), decisions.c.state.in_(DUE))
+    def nth_newest_due(self, rule: RuleRecord, n: int) -> tuple[datetime, str] | None:
+        """When the n-th newest of what waits to be judged was decided, and its target.
+
+        None where fewer wait.
+        """
+        asked = select(decisions.c.made_at, decisions.c.target).where(*_of(rule), decisions.c.state.in_(DUE))
+        order = (decisions.c.made_at.desc(), decisions.c.target.desc())
         with self._reading() as connection:
-            return connection.scalar(asked.order_by(decisions.c.made_at.desc()).offset(n - 1).limit(1))
+            row = connection.execute(asked.order_by(*order).offset(n - 1).limit(1)).one_or_none()
+        return None if row is None else (row.made_at, row.target)
 
     def keep_run(self, rule: RuleRecord, run_id: str) -> str:
         """The run of this version of a rule: `run_id`, unless another was set since `rule` was read."""
