@@ -156,6 +156,18 @@ def test_what_waits_failed_and_was_spent_can_be_bounded(store: Store, clock: Clo
     assert firing() == {"age", "coverage", "silence"}, "of coverage there is no data, so it goes on"
 
 
+def test_a_long_window_counts_all_that_was_spent_in_it(store: Store, clock: Clock) -> None:
+    file = a_file("alerts:\n  - {name: month, when: spend.calls > 5, windows: [30d]}\n")
+    traffic, looking = Traffic(store, file, clock), alerts(store, file, clock)
+    traffic.come(6, "right")
+    clock.pass_(days=10)
+    looking.check()
+    assert state(store) == "firing"
+    clock.pass_(days=21)
+    looking.check()
+    assert state(store) == "ok"
+
+
 # --- who is told ----------------------------------------------------------------------------------
 
 

@@ -569,10 +569,10 @@ class Traces:
             rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id)).all()
         return [(at, trace, target, state, pi, loads(body)) for at, trace, target, state, pi, body in rows]
 
-    def hours(self, rule: str, now: datetime) -> list[Hour]:
-        """What a rule has spent in the hours of the last week in which it spent anything."""
+    def hours(self, rule: str, now: datetime, since: datetime | None = None) -> list[Hour]:
+        """What a rule has spent in each hour in which it spent anything, since a week or a moment ago."""
         with self._reading() as connection:
-            return _hours(connection, rule, now)
+            return _hours(connection, rule, now if since is None else since + _WEEK)
 
 
 # --- spans --------------------------------------------------------------------------------------------
