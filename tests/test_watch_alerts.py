@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import stat
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from magistrate._yaml import parse_document
 from magistrate.errors import EngineBusy, SpecError
 from magistrate.store import Store
 from magistrate.types import Sample
-from magistrate.watch.alert_rules import AlertPart
+from magistrate.watch.alert_rules import AlertPart, SinkPart
 from magistrate.watch.alerts import Alerts, Seen, decide
 from magistrate.watch.rules import RuleFile, read_rule_file, rule_file_of
+from magistrate.watch.sinks import SinkError, sink
 from receivers import Collector, Mailbox, listening, mail_server
 from terminal import Call
 from watched import Clock, Obedient, answer, watcher
@@ -236,6 +238,16 @@ sinks:
     assert alerts(store, file, clock).step() == 1 and len(told(path)) == 1
     queues = {each.destination: each for each in store.outbox.queues()}
     assert queues["alerts to mail"].waiting == 1 and "mail..example.org" in queues["alerts to mail"].remark
+
+
+def test_a_line_that_went_in_by_half_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell, whole = sink(SinkPart(file=str(tmp_path / "told.jsonl"))), os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda handle, line: whole(handle, line[:5]))
+        with pytest.raises(SinkError, match="only a part"):
+            tell({"id": "one"})
+    tell({"id": "one"})
+    assert (tmp_path / "told.jsonl").read_text().splitlines()[-1] == '{"id": "one"}'
 
 
 def test_a_test_message_goes_to_each_sink(call: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
