@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from furnished import run_of
 from magistrate.api.agree import agree
-from magistrate.errors import InputError, SpecError
+from magistrate.errors import InputError, SpecError, StoreError
 from magistrate.labels.decisions import anonymous, conflict_of, finding, findings, span_f1
 from magistrate.labels.estimates import (
     hallucinated_share,
@@ -27,6 +28,7 @@ from magistrate.labels.queues import QueueOptions, queue_name, queue_of_run, que
 from magistrate.labels.sampling import POLICIES, Candidate, draw, inclusion, share, wanted
 from magistrate.metrics.classification import Estimate
 from magistrate.store import Store
+from magistrate.store import labels as shelf
 from magistrate.store.labels import Answer, Item, Label, Queue
 from magistrate.types import FAITHFUL, HALLUCINATED, Failure, Outcome, Sample, Span, Verdict
 
@@ -135,6 +137,9 @@ def test_every_policy_wants_what_it_says() -> None:
     for policy in set(POLICIES) - {"uniform", "failures"}:
         with pytest.raises(SpecError, match="goes by verdicts"):
             weights(policy, (None,))
+    for policy in ("threshold", "stratified"):  # which go by the first judge, and it failed everywhere
+        with pytest.raises(SpecError, match="goes by verdicts of one judge"):
+            weights(policy, (None, 0.1), (None, 0.9))
     with pytest.raises(InputError, match="cannot be drawn"):
         inclusion([1.0, 0.0], 2)
 
@@ -360,6 +365,48 @@ def test_labels_go_out_as_agree_reads_them_and_come_back_the_same(store: Store, 
         export(store, queue, gold)
     with pytest.raises(SpecError, match=r"\.csv or \.jsonl"):
         export(store, queue, tmp_path / "labels.parquet")
+
+
+def test_cells_that_were_kept_from_being_formulas_come_back_as_they_were(
+    store: Store, tmp_path: Path
+) -> None:
+    queue = queue_over(store, policy="uniform", double=1.0)
+    rows = tmp_path / "labels.csv"
+    given = Answer(label=FAITHFUL, note="=fine")
+    store.labels.add("q", 0, "@ben", given, revision=0, now=NOW)
+    say(store, queue, 1, "ana", HALLUCINATED, Span(0, 6, "evident_conflict"))
+    export(store, queue, rows)
+    assert "'@ben" in rows.read_text()
+    again = import_labels(store, queue, rows, NOW)
+    assert (again.n_new, again.n_known) == (0, 2)
+    label, marked = store.labels.labels("q")
+    assert (label.annotator, label.note) == ("@ben", "=fine")
+    assert marked.spans == (Span(0, 6, "evident_conflict"),)
+    lines = tmp_path / "labels.jsonl"  # where nothing is a formula, and a quote is one
+    lines.write_text(json.dumps({"id": "s1", "label": "pass", "annotator": "'@ben"}) + "\n")
+    import_labels(store, queue, lines, NOW)
+    assert {each.annotator for each in store.labels.labels("q")} == {"@ben", "ana", "'@ben"}
+
+
+def test_an_import_brings_all_labels_or_none(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = queue_over(store, policy="uniform")
+    lines = tmp_path / "labels.jsonl"
+    rows = [{"id": f"s{at}", "label": "pass", "annotator": "ana"} for at in range(3)]
+    lines.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    original, asked = shelf._append, list[int]()
+
+    def breaks(*args: Any, **more: Any) -> None:
+        asked.append(1)
+        if len(asked) == 3:
+            raise StoreError("the disk is full")
+        original(*args, **more)
+
+    monkeypatch.setattr(shelf, "_append", breaks)
+    with pytest.raises(StoreError):
+        import_labels(store, queue, lines, NOW)
+    assert store.labels.labels("q") == []
 
 
 def test_a_file_with_one_bad_row_brings_nothing(store: Store, tmp_path: Path) -> None:

@@ -219,6 +219,22 @@ def test_documents_without_a_text_are_told_of() -> None:
     assert target.taken["output"].texts == (ANSWER,)
 
 
+def test_a_text_that_happens_to_be_json_is_kept_whole() -> None:
+    for text, kept in (
+        ('{"city": "Bern"}', None),
+        ('{"text": "fine", "claim": "The moon is cheese."}', None),
+        ('["Bern", "Biel"]', None),
+        ('[{"text": "fine", "claim": "The moon is cheese."}]', None),
+        ('[{"type": "text", "text": "Bern"}]', "Bern"),
+        ('[{"text": "Bern"}]', "Bern"),
+    ):
+        said = {"llm.request.type": "chat", "gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": text}
+        said |= {"gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": text}
+        (found,) = targets([Span("t" * 32, "a" * 16, attributes=said)], ("call",))
+        assert found.sample is not None, text
+        assert (found.sample.output, found.sample.messages[0].text) == (kept or text, kept or text)
+
+
 def test_of_several_choices_the_last_with_a_text_is_taken() -> None:
     choices = [
         {"role": "assistant", "parts": [{"type": "text", "content": text}] if text else []}

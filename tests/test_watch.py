@@ -404,6 +404,8 @@ def test_the_dear_judge_is_asked_of_the_uncertain_and_of_a_share_of_all(store: S
     assert floor + found[(("cheap", 1.0),)] == 80 and 10 <= floor <= 35
     (run,) = store.runs()
     assert run.n_verdicts == 120 + floor and run.n_samples == 100
+    kept = [each.get("outcome") for one in store.traces.decisions("all") for each in one.asked]
+    assert None not in kept and len(set(kept)) == run.n_verdicts, "each answer names its outcome"
 
 
 def test_a_failure_of_the_dear_judge_does_not_ask_the_cheap_one_again(store: Store, clock: Clock) -> None:
@@ -483,6 +485,17 @@ def test_only_what_a_rule_says_ends_what_waits(store: Store, clock: Clock) -> No
     settled(store, clock, worker, seconds=3 * 86_400)
     assert states(store) == {"retrying": 5}
     assert states(store, "short") == {"expired": 5}
+    assert states(store, "few") == {"retrying": 3, "shed": 2}
+
+
+def test_of_what_was_decided_at_one_moment_no_more_wait_than_the_rule_says(
+    store: Store, clock: Clock
+) -> None:
+    text = "name: few\nmost_queued: 3\njudges: [novelty]"
+    worker = watcher(store, rules(text), clock, Obedient(Flaky(EngineGone("no server"))))
+    for number in range(5):
+        store.traces.put(answer(number), clock())
+    settled(store, clock, worker)
     assert states(store, "few") == {"retrying": 3, "shed": 2}
 
 

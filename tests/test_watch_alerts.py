@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import stat
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from magistrate._yaml import parse_document
 from magistrate.errors import EngineBusy, SpecError
 from magistrate.store import Store
 from magistrate.types import Sample
-from magistrate.watch.alert_rules import AlertPart
+from magistrate.watch.alert_rules import AlertPart, SinkPart
 from magistrate.watch.alerts import Alerts, Seen, decide
 from magistrate.watch.rules import RuleFile, read_rule_file, rule_file_of
+from magistrate.watch.sinks import SinkError, sink
 from receivers import Collector, Mailbox, listening, mail_server
 from terminal import Call
 from watched import Clock, Obedient, answer, watcher
@@ -156,6 +158,18 @@ def test_what_waits_failed_and_was_spent_can_be_bounded(store: Store, clock: Clo
     assert firing() == {"age", "coverage", "silence"}, "of coverage there is no data, so it goes on"
 
 
+def test_a_long_window_counts_all_that_was_spent_in_it(store: Store, clock: Clock) -> None:
+    file = a_file("alerts:\n  - {name: month, when: spend.calls > 5, windows: [30d]}\n")
+    traffic, looking = Traffic(store, file, clock), alerts(store, file, clock)
+    traffic.come(6, "right")
+    clock.pass_(days=10)
+    looking.check()
+    assert state(store) == "firing"
+    clock.pass_(days=21)
+    looking.check()
+    assert state(store) == "ok"
+
+
 # --- who is told ----------------------------------------------------------------------------------
 
 
@@ -207,6 +221,33 @@ sinks:
     )
     for hidden in ("secret-path-1", "key-0123456789", "password-0123456789"):
         assert hidden not in stored
+
+
+def test_a_sink_that_cannot_be_reached_by_its_name_keeps_no_other_waiting(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "told.jsonl"
+    file = a_file(f"""
+alerts:
+  - {{name: quiet, when: verdicts < 1}}
+sinks:
+  mail: {{mail: {{host: mail..example.org, security: none, from: a@example.org, to: [b@example.org]}}}}
+  log: {{file: {path}}}
+""")
+    Traffic(store, file, clock)
+    assert alerts(store, file, clock).step() == 1 and len(told(path)) == 1
+    queues = {each.destination: each for each in store.outbox.queues()}
+    assert queues["alerts to mail"].waiting == 1 and "mail..example.org" in queues["alerts to mail"].remark
+
+
+def test_a_line_that_went_in_by_half_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell, whole = sink(SinkPart(file=str(tmp_path / "told.jsonl"))), os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda handle, line: whole(handle, line[:5]))
+        with pytest.raises(SinkError, match="only a part"):
+            tell({"id": "one"})
+    tell({"id": "one"})
+    assert (tmp_path / "told.jsonl").read_text().splitlines()[-1] == '{"id": "one"}'
 
 
 def test_a_test_message_goes_to_each_sink(call: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

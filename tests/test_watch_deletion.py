@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from magistrate import _async
+from magistrate.labels.queues import QueueOptions, queue_of_run
 from magistrate.store import Store
 from magistrate.types import Outcome, Sample
 from magistrate.watch.rules import RuleFile
@@ -87,6 +88,20 @@ def test_a_sample_that_something_else_uses_stays_there(store: Store, clock: Cloc
     assert store.trace_deletion.delete(f"{1:032x}").samples == 1
     assert [each.output for each in store.samples(other)] == [PRIVATE]
     assert list(store.samples(run.id)) == []
+
+
+def test_a_sample_that_people_label_stays_in_their_queue(store: Store, clock: Clock) -> None:
+    worker = watcher(store, rules(RULE), clock, Obedient(lambda _: 0.9))
+    store.traces.put(answer(1, PRIVATE), clock())
+    clock.pass_(seconds=10)
+    _async.run(worker.drain())
+    (run,) = store.runs()
+    queue_of_run(store, store.find_run(run.id), "q", QueueOptions(), clock())
+    assert store.trace_deletion.delete(f"{1:032x}").samples == 1
+    assert [each.output for each in store.labels.samples("q")] == [PRIVATE]
+    assert list(store.samples(run.id)) == []
+    store.labels.delete("q")
+    assert PRIVATE not in everything(store)
 
 
 def test_what_is_deleted_while_it_is_judged_does_not_come_back(store: Store, clock: Clock) -> None:

@@ -142,6 +142,13 @@ def test_keys_and_length_of_an_explanation_are_bounded(monkeypatch: pytest.Monke
     assert "very-private" not in text and len(text) == 4_000
 
 
+@pytest.mark.parametrize("encoding", ["json", "protobuf"])
+def test_half_a_character_of_a_text_keeps_no_result_back(encoding: Encoding) -> None:
+    halved = a_result(replace(VERDICT, explanation="cut \ud83d"), response_id="\udc00")
+    for signal, value in (("traces", as_spans([halved])), ("logs", as_logs([halved]))):
+        assert b"cut ?" in encoded(signal, value, encoding)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("signal", ["traces", "logs"])
 def test_both_encodings_say_the_same(signal: Signal) -> None:
     value = (as_spans if signal == "traces" else as_logs)([a_result(), a_result(FAILURE)])
@@ -219,6 +226,15 @@ def test_who_does_not_answer_is_asked_again_and_then_given_up() -> None:
         a_sender("http://user:password-1@127.0.0.1:9", waits, attempts=3).send("logs", as_logs([a_result()]))
     assert raised.value.retryable and len(waits) == 2 and waits[1] > waits[0]
     assert "password" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "key"), [("http://otel..example:4318", "k"), ("http://127.0.0.1:9", "one\nprivate-0123")]
+)
+def test_what_cannot_be_put_in_a_request_is_an_error_that_shows_no_key(address: str, key: str) -> None:
+    with pytest.raises(SendError, match="cannot be asked") as raised:
+        a_sender(address, [], headers={"Authorization": key}).send("logs", as_logs([a_result()]))
+    assert not raised.value.retryable and "private" not in str(raised.value)
 
 
 @pytest.mark.parametrize("address", ["", "localhost:4318", "file:///etc/passwd", "ftp://a", "http://"])

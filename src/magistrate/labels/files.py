@@ -149,6 +149,11 @@ def _cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
 
 
+def _uncell(text: str) -> str:
+    """The text that `_cell` kept from being a formula."""
+    return text[1:] if text[:1] == "'" and FORMULA.match(text, 1) else text
+
+
 # --- in -------------------------------------------------------------------------------------------
 
 
@@ -176,17 +181,20 @@ def import_labels(
     """Append the labels of a file to those of a queue, by the ids of samples; all of them or none.
 
     `annotator` is who gave those labels that name nobody. What an annotator says already is not appended
-    again. Raises `InputError` for the first row that cannot be read.
+    again, and a file that says nothing of spans, as CSV, takes none away. Raises `InputError` for the first
+    row that cannot be read.
     """
     items = {each.sample_id: each for each in store.labels.items(queue.name)}
     samples = {each.id: each for each in store.labels.samples(queue.name)}
     read: dict[tuple[int, str], Answer] = {}
+    unmarked: set[tuple[int, str]] = set()
     unknown: list[str] = []
+    cells = ".csv" in (suffix.lower() for suffix in source.suffixes)
     for row in open_file(source).rows():
         if isinstance(row, Problem):
             raise InputError(f"nothing was imported: {row}")
         try:
-            foreign = _read(row.values)
+            foreign = _read(row.values, cells=cells)
             who = checked_annotator(foreign.annotator or annotator or "")
             sample_id = foreign.id if foreign.id in items else foreign.id.removeprefix("'")
             if sample_id not in items:
@@ -198,24 +206,21 @@ def import_labels(
         key = (items[sample_id].position, who)
         if read.setdefault(key, answer) != answer:
             raise InputError(f"nothing was imported: {row.where}: {who} labels {sample_id!r} twice")
+        if "spans" not in foreign.model_fields_set:
+            unmarked.add(key)
     if not read:
         raise InputError(f"no row of {source.name} is about an item of queue {queue.name!r}")
-    new = 0
-    for (position, who), answer in read.items():
-        newest = store.labels.newest(queue.name, position, who)
-        if newest is not None and (newest.label, newest.spans, newest.note) == (
-            *(answer.label, answer.spans, answer.note),
-        ):
-            continue
-        revision = 0 if newest is None else newest.revision
-        store.labels.add(queue.name, position, who, answer, revision=revision, now=now)
-        new += 1
+    new = store.labels.add_all(queue.name, read, now, unmarked=unmarked)
     return Imported(n_new=new, n_known=len(read) - new, unknown=tuple(unknown))
 
 
-def _read(values: Mapping[str, Any]) -> ForeignLabel:
+def _read(values: Mapping[str, Any], *, cells: bool) -> ForeignLabel:
+    given = dict(values)
+    if cells:
+        told = {name: given[name] for name in ("annotator", "note") if isinstance(given.get(name), str)}
+        given |= {name: _uncell(text) for name, text in told.items()}
     try:
-        return ForeignLabel.model_validate(dict(values))
+        return ForeignLabel.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -101,6 +101,12 @@ def wanted(
             f"the policy {policy} goes by verdicts, and there are none: label a run that has some, "
             "or use --policy uniform"
         )
+    by_first = policy in ("threshold", "stratified")
+    if by_first and all(not each.scores or each.scores[0] is None for each in candidates):
+        raise SpecError(
+            f"the policy {policy} goes by verdicts of one judge, and that one has none: name another with "
+            "--judge, or use --policy uniform"
+        )
     if policy == "disagreement":
         return [_apart(each) for each in candidates]
     if policy == "threshold":

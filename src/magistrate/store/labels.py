@@ -10,9 +10,9 @@ Every moment is handed over by the caller.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -388,6 +388,36 @@ class Labels:
             seen = _was_shown(connection, name, position, annotator)
             _append(connection, name, position, annotator, answer, revision=revision + 1, seen=seen, now=now)
             return _newest(connection, name, position, annotator)
+
+    def add_all(
+        self,
+        queue: str,
+        answers: Mapping[tuple[int, str], Answer],
+        now: datetime,
+        *,
+        unmarked: Container[tuple[int, str]] = (),
+    ) -> int:
+        """Append answers by position and annotator, all or none; how many the annotators did not say already.
+
+        `unmarked` answers say nothing of spans: those of the same label stay.
+        """
+        name, n = _name(queue), 0
+        with self._writing_for_good() as connection:
+            stop_writers(connection, labels)
+            for (position, annotator), given in answers.items():
+                _, sample = _item_at(connection, queue, position)
+                answer, who = checked_answer(given, sample), checked_annotator(annotator)
+                newest = _newest(connection, name, position, who)
+                if newest is not None and newest.label == answer.label:
+                    if (position, annotator) in unmarked:
+                        answer = replace(answer, spans=newest.spans)
+                    if (newest.spans, newest.note) == (answer.spans, answer.note):
+                        continue
+                revision = 1 if newest is None else newest.revision + 1
+                seen = _was_shown(connection, name, position, who)
+                _append(connection, name, position, who, answer, revision=revision, seen=seen, now=now)
+                n += 1
+        return n
 
     def undo(self, queue: str, annotator: str, now: datetime) -> int | None:
         """Take back the annotator's last answer; its item's position, None where there is none."""

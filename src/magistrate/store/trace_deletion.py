@@ -1,7 +1,8 @@
 """Delete traces with everything derived from them.
 
-This includes their spans, targets and decisions, the outcomes of judges with their steps, messages waiting
-to be sent, and the samples in runs of rules that no other run and no data set uses. Spending stays counted.
+Deleted are their spans, targets, decisions and unsent messages, and the outcomes with their steps. Samples
+in runs of rules are deleted too, unless another run, a data set or a label queue uses them. What was spent
+stays counted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from magistrate.store.runs import change_run, lock_run
 from magistrate.store.schema import (
     dataset_samples,
     decisions,
+    label_items,
     rules,
     run_samples,
     run_tags,
@@ -117,7 +119,9 @@ def _delete_samples(connection: Connection, names: Iterable[str]) -> int:
             connection.execute(delete(run_samples).where(*here))  # outcomes and steps are deleted by cascade
             in_runs = exists().where(run_samples.c.sample_key == samples.c.key)
             in_sets = exists().where(dataset_samples.c.sample_key == samples.c.key)
-            connection.execute(delete(samples).where(samples.c.key == row.sample_key, ~in_runs, ~in_sets))
+            in_queues = exists().where(label_items.c.sample_key == samples.c.key)
+            unused = (samples.c.key == row.sample_key, ~in_runs, ~in_sets, ~in_queues)
+            connection.execute(delete(samples).where(*unused))
             change_run(connection, row.run_id)
             n += 1
     return n

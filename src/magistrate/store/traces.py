@@ -428,7 +428,7 @@ class Traces:
         """
         with self._writing() as connection:
             mine = (*_key(leased), decisions.c.lease == leased.lease, decisions.c.state != SUPERSEDED)
-            held = select(decisions.c.dollars).where(*mine).with_for_update()
+            held = select(decisions.c.dollars, decisions.c.asked).where(*mine).with_for_update()
             found = connection.execute(held).one_or_none()
             _spend(connection, leased.rule, change)
             if found is None:
@@ -443,7 +443,11 @@ class Traces:
                 "tokens": decisions.c.tokens + spent.tokens,
                 "dollars": spent.dollars,
             }
+            kept = {each["judge"]: each["outcome"] for each in loads(found.asked) if "outcome" in each}
             asked = [dict(each) for each in change.asked]
+            for each in asked:
+                if each["judge"] in kept:
+                    each["outcome"] = kept[each["judge"]]
             if outcome is not None:
                 values["outcome_id"] = _keep(connection, outcome[0], leased.sample, outcome[1])
                 for destination in change.send_to:
@@ -472,20 +476,37 @@ class Traces:
             return connection.execute(update(decisions).where(*_due(rule, now)).values(values)).rowcount
 
     def give_up(
-        self, rule: RuleRecord, state: str, reason: str, now: datetime, *, made_before: datetime
+        self,
+        rule: RuleRecord,
+        state: str,
+        reason: str,
+        now: datetime,
+        *,
+        made_before: datetime,
+        target_before: str = "",
     ) -> int:
-        """End what was due before a moment and is in nobody's work; the answer is how many."""
+        """End what was due before a moment, or at it for an earlier target, and is in nobody's work.
+
+        The answer is how many.
+        """
         values = {"state": state, "reason": reason, "due_at": None, "changed_at": now}
         free = or_(decisions.c.lease_until.is_(None), decisions.c.lease_until <= now)
-        old = (*_of(rule), decisions.c.state.in_(DUE), free, decisions.c.made_at < made_before)
+        at_it = (decisions.c.made_at == made_before) & (decisions.c.target < target_before)
+        old = or_(decisions.c.made_at < made_before, at_it)
+        mine = (*_of(rule), decisions.c.state.in_(DUE), free, old)
         with self._writing() as connection:
-            return connection.execute(update(decisions).where(*old).values(values)).rowcount
+            return connection.execute(update(decisions).where(*mine).values(values)).rowcount
 
-    def nth_newest_due(self, rule: RuleRecord, n: int) -> datetime | None:
-        """When the n-th newest of what waits to be judged was decided; None where fewer wait."""
-        asked = select(decisions.c.made_at).where(*_of(rule), decisions.c.state.in_(DUE))
+    def nth_newest_due(self, rule: RuleRecord, n: int) -> tuple[datetime, str] | None:
+        """When the n-th newest of what waits to be judged was decided, and its target.
+
+        None where fewer wait.
+        """
+        asked = select(decisions.c.made_at, decisions.c.target).where(*_of(rule), decisions.c.state.in_(DUE))
+        order = (decisions.c.made_at.desc(), decisions.c.target.desc())
         with self._reading() as connection:
-            return connection.scalar(asked.order_by(decisions.c.made_at.desc()).offset(n - 1).limit(1))
+            row = connection.execute(asked.order_by(*order).offset(n - 1).limit(1)).one_or_none()
+        return None if row is None else (row.made_at, row.target)
 
     def keep_run(self, rule: RuleRecord, run_id: str) -> str:
         """The run of this version of a rule: `run_id`, unless another was set since `rule` was read."""
@@ -548,10 +569,10 @@ class Traces:
             rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id)).all()
         return [(at, trace, target, state, pi, loads(body)) for at, trace, target, state, pi, body in rows]
 
-    def hours(self, rule: str, now: datetime) -> list[Hour]:
-        """What a rule has spent in the hours of the last week in which it spent anything."""
+    def hours(self, rule: str, now: datetime, since: datetime | None = None) -> list[Hour]:
+        """What a rule has spent in each hour in which it spent anything, since a week or a moment ago."""
         with self._reading() as connection:
-            return _hours(connection, rule, now)
+            return _hours(connection, rule, now if since is None else since + _WEEK)
 
 
 # --- spans --------------------------------------------------------------------------------------------

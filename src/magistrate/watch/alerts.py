@@ -140,7 +140,7 @@ def look(store: Store, record: RuleRecord, alert: AlertPart, now: datetime) -> l
     """What the figure of an alert is in each of its windows."""
     longest = now - timedelta(seconds=max(alert.windows))
     rows = store.traces.answers(record.name, longest, now + timedelta(microseconds=1))
-    hours = store.traces.hours(record.name, now)
+    hours = store.traces.hours(record.name, now, longest - timedelta(hours=1))
     found = []
     for seconds in alert.windows:
         begin = now - timedelta(seconds=seconds)

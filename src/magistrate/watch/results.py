@@ -175,9 +175,14 @@ def _scope() -> dict[str, Any]:
 
 
 def _attributes(values: Mapping[str, str | float | None]) -> list[dict[str, Any]]:
-    """Attributes of OTLP; those that are None are left out."""
+    """Attributes of OTLP; those that are None are left out, and halves of characters replaced."""
     return [
-        {"key": name, "value": {"doubleValue" if isinstance(value, float) else "stringValue": value}}
+        {
+            "key": name,
+            "value": {"doubleValue": value}
+            if isinstance(value, float)
+            else {"stringValue": value.encode("utf-8", "replace").decode()},
+        }
         for name, value in values.items()
         if value is not None
     ]
@@ -301,6 +306,12 @@ class Sender:
             raise SendError(
                 f"the OTLP server at {self._host} does not answer: {_logging.cleaned(str(reason))}",
                 retryable=True,
+            ) from None
+        except ValueError as error:  # a host or a header that cannot be sent, which the error may quote
+            raise SendError(
+                f"the OTLP server at {self._host} cannot be asked: its name or a header is none "
+                f"({type(error).__name__})",
+                retryable=False,
             ) from None
 
     @property

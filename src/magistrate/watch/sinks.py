@@ -48,17 +48,24 @@ def sink(part: SinkPart) -> Tell:
 
 
 def _file(path: str) -> Tell:
+    torn = ""  # what ends a line that went in only in part, as where the disk is full
+
     def tell(message: Message) -> None:
-        line = json.dumps(dict(message), sort_keys=True) + "\n"
+        nonlocal torn
+        line = torn + json.dumps(dict(message), sort_keys=True) + "\n"
         try:
             # One write of what is appended: lines of several processes do not mix.
             handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                os.write(handle, line.encode("ascii"))
+                written = os.write(handle, line.encode("ascii"))
             finally:
                 os.close(handle)
         except OSError as error:
             raise SinkError(f"cannot write {path}: {error.strerror}") from None
+        if written < len(line):
+            torn = "\n"
+            raise SinkError(f"cannot write {path}: only a part of the line went in")
+        torn = ""
 
     return tell
 
@@ -147,7 +154,7 @@ def _mail(part: MailPart) -> Tell:
                 if login is not None:
                     server.login(*login)
                 server.send_message(mail)
-        except (OSError, smtplib.SMTPException) as error:
+        except (OSError, smtplib.SMTPException, ValueError) as error:  # the last: a host that is no name
             told = _logging.without_keys(f"{type(error).__name__}: {error}", login or ())
             raise SinkError(f"the mail server at {part.host}:{part.port} did not take it: {told}") from None
 

@@ -201,7 +201,8 @@ class Watcher:
             oldest = self._traces.nth_newest_due(record, rule.most_queued)
             if oldest is not None:
                 why = f"more than {rule.most_queued:,} waited"
-                done += self._traces.give_up(record, "shed", why, now, made_before=oldest)
+                made, target = oldest
+                done += self._traces.give_up(record, "shed", why, now, made_before=made, target_before=target)
         return done
 
     # --- judging --------------------------------------------------------------------------------

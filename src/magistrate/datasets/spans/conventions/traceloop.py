@@ -74,12 +74,22 @@ def _messages(attributes: Attributes, keys: tuple[str, ...], role: str) -> Found
     for key in keys:
         items = listed(attributes.get(key))
         read = (
-            {**item, "content": opened(item.get("content"))} for item in items if isinstance(item, Mapping)
+            {**item, "content": _content(item.get("content"))} for item in items if isinstance(item, Mapping)
         )
         found = tuple(message for item in read for message in messages_in({"role": role, **item}, role))
         if found:
             return Found(found, NAME, key)
     return None
+
+
+def _content(value: object) -> object:
+    """The parts of a message where its text is a list of them; other JSON is what was said."""
+    held = opened(value)
+    are_parts = isinstance(held, list) and all(
+        isinstance(each, Mapping) and (isinstance(each.get("type"), str) or list(each) == ["text"])
+        for each in held
+    )
+    return held if are_parts and held else value
 
 
 def _documents(span: Span) -> Found[tuple[Document, ...]] | None:
