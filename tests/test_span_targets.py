@@ -54,6 +54,16 @@ def only(spans: list[Span], kind: str = "answer") -> Target:
     return target
 
 
+def test_a_span_that_was_cut_gives_no_sample() -> None:
+    whole = [retriever(1, None, 0, 1, "It is open from nine."), call(2, None, 2)]
+    assert only(whole).sample is not None
+    for at, cut in enumerate(whole):
+        spans = list(whole)
+        spans[at] = replace(cut, attributes={**cut.attributes, "magistrate.cut": "text"})
+        target = only(spans)
+        assert (target.sample, target.missing) == (None, "failed") and "was cut" in target.why, at
+
+
 # --- only what came before, and only what belongs together ---------------------------------------------
 
 

@@ -19,6 +19,7 @@ from functools import cache
 from typing import Any, Literal
 
 from magistrate._text import shorten_inside
+from magistrate.datasets.spans.span import CUT
 from magistrate.errors import MagistrateError
 
 Signal = Literal["traces", "logs"]
@@ -38,8 +39,6 @@ SERVICES: dict[str, Signal] = {
 
 WAIT = 5  # seconds that a client is asked to wait
 LONGEST_MESSAGE = 1_000
-CUT = "magistrate.cut"
-"""The attribute of a record that was cut: what of it was."""
 
 _CODES = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 408: 4, 413: 8, 415: 3, 421: 5, 429: 8, 503: 14}
 _INTERNAL = 13

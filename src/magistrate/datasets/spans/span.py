@@ -43,6 +43,9 @@ class Link:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
+CUT = "magistrate.cut"  # the attribute of a span or log record that exceeded the limits: which parts were cut
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """One operation of a trace.
@@ -65,6 +68,11 @@ class Span:
     status: str = "unset"
     resource: Mapping[str, Any] = field(default_factory=dict)
     scope: str = ""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a part of the span or of its events exceeded the limits and was cut when it was received."""
+        return CUT in self.attributes or any(CUT in event.attributes for event in self.events)
 
     def as_json(self) -> dict[str, Any]:
         """Return the span as plain JSON values. `from_json` reads it back unchanged."""

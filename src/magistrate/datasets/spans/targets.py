@@ -30,7 +30,7 @@ from magistrate.datasets.spans.tree import Node, Tree, tree_of
 from magistrate.types import Sample, Turn
 
 ANSWER, CALL = "answer", "call"
-NO_OUTPUT, NO_CONTEXT = "no_output", "no_context"
+NO_OUTPUT, NO_CONTEXT, FAILED = "no_output", "no_context", "failed"
 RERANKER, RETRIEVER, TOOLS, PROMPT = "reranker", "retriever", "tools", "prompt"  # kinds of context
 MOST_DOCUMENTS = {ANSWER: 1000, CALL: 100}  # per sample, the latest ones; a trace may have many calls
 KEYS_NAMED, CALLS_NAMED = 20, 50
@@ -57,8 +57,8 @@ class Target:
     """Something that can be judged, or the reason why it cannot.
 
     `sample` is None if something is `missing`: `no_output`, `no_context`, or `failed` if the trace cannot
-    be read. `taken` has `input`, `context` and `output` as far as they were found. `why` is a sentence for
-    people. `attributes` are those of the span, plus those of the trace's root under `root.` and of the
+    be read or a span that is used was cut. `taken` has `input`, `context` and `output` as far as they were
+    found. `why` is a sentence for people. `attributes` are those of the span, plus those of the trace's root under `root.` and of the
     resource under `resource.`.
     """
 
@@ -177,15 +177,21 @@ class _Reader:
         if output is not None:
             taken["output"] = _taken(answered, output)
         missing = NO_OUTPUT if output is None else NO_CONTEXT if context is None else None
+        why = self._why(missing, node, call, answered, context)
+        used = [each for each in (answered, asked) if each is not None]
+        used += [node for _, node in context.documents] if context is not None else ()
+        if missing is None and (cut := next((each for each in used if each.span.is_cut), None)) is not None:
+            missing = FAILED
+            why = f"{_named(cut.span.name)} exceeded the limits and was cut when it was received"
         span = node.span
         return Target(
             span.trace_id,
             span.span_id,
             kind,
             span.name,
-            None if context is None else _sample(node, call, taken, context),
+            None if context is None or missing is not None else _sample(node, call, taken, context),
             missing,
-            self._why(missing, node, call, answered, context),
+            why,
             taken,
             self._attributes(node),
         )
