@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from magistrate.api.evaluate import aevaluate, aresume, aretry, evaluate, resume, retry
     from magistrate.api.generate import agenerate, generate
     from magistrate.api.guard import Blocked, Guarded, guard
+    from magistrate.api.improve import improve
     from magistrate.api.judge import ajudge, judge
     from magistrate.api.prevalence import prevalence
     from magistrate.api.run import Run
@@ -50,6 +51,7 @@ _HOMES = {
     "magistrate.api.generate": ("agenerate", "generate"),
     "magistrate.api.guard": ("Blocked", "Guarded", "guard"),
     "magistrate.judges": ("Candidates", "Hallucination", "Judge", "JudgeInfo", "Rubric", "classifier"),
+    "magistrate.api.improve": ("improve",),
     "magistrate.api.judge": ("ajudge", "judge"),
     "magistrate.runs.limits": ("Limits",),
     "magistrate.api.run": ("Run",),
@@ -103,6 +105,7 @@ __all__ = [
     "evaluate",
     "generate",
     "guard",
+    "improve",
     "judge",
     "load",
     "prevalence",

@@ -48,6 +48,7 @@ COMMANDS = (
     "power",
     "audit",
     "calibrate",
+    "improve",
     "train",
     "prevalence",
     "generate",
