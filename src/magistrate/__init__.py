@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from magistrate.api.guard import Blocked, Guarded, guard
     from magistrate.api.improve import improve
     from magistrate.api.judge import ajudge, judge
+    from magistrate.api.label import label_queue, label_queues
     from magistrate.api.prevalence import prevalence
     from magistrate.api.run import Run
     from magistrate.constraints import Constraint, Lark, check, constraint
@@ -53,6 +54,7 @@ _HOMES = {
     "magistrate.judges": ("Candidates", "Hallucination", "Judge", "JudgeInfo", "Rubric", "classifier"),
     "magistrate.api.improve": ("improve",),
     "magistrate.api.judge": ("ajudge", "judge"),
+    "magistrate.api.label": ("label_queue", "label_queues"),
     "magistrate.runs.limits": ("Limits",),
     "magistrate.api.run": ("Run",),
     "magistrate.types": ("Abstention", "Claim", "Failure", "Prompt", "Sample", "Span", "Verdict"),
@@ -107,6 +109,8 @@ __all__ = [
     "guard",
     "improve",
     "judge",
+    "label_queue",
+    "label_queues",
     "load",
     "prevalence",
     "resume",

@@ -15,6 +15,7 @@ from magistrate._text import shorten
 from magistrate.errors import InputError, SpecError
 from magistrate.features.splitting import Ranking, passages
 from magistrate.labels.queues import KINDS
+from magistrate.labels.tasks import lease_end
 from magistrate.report.html.outcomes import (
     Mark,
     OutcomeText,
@@ -26,7 +27,6 @@ from magistrate.report.html.outcomes import (
 from magistrate.server.labels import (
     Standing,
     annotator_of,
-    lease_end,
     queue_address,
     required_annotator,
     standing,
