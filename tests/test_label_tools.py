@@ -137,6 +137,8 @@ def test_what_cannot_be_told_or_is_not_there_is_refused(store: Store, tmp_path: 
         ({"data": {"id": "käse/4"}, "annotations": [{"result": [], "completed_by": 3}]}, "has no label"),
         ({"id": "käse/4", "fields": {}, "responses": {"label": [{"value": "hallucinated"}]}}, "annotator's"),
         ({"id": "käse/4", "fields": {}, "responses": {"label": 3}}, "is no list"),
+        ({"id": "käse/4", "fields": {}, "responses": {"spans": [{"value": [3]}]}}, "no list of objects"),
+        ({"data": {"id": "käse/4"}, "annotations": [3]}, "no list of objects"),
     ):
         path = tmp_path / "wrong.json"
         path.write_text(json.dumps([row]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from time import monotonic
@@ -38,6 +38,7 @@ from magistrate.metrics.classification import Estimate
 from magistrate.metrics.distributions import expit
 from magistrate.metrics.paired import PRIMARY
 from magistrate.metrics.thresholds import FOLDS
+from magistrate.report.improvement import Improvement
 from magistrate.store import RunRecord, Store
 from magistrate.training.stack import check, fit, fitted
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
@@ -54,60 +55,6 @@ FILES: Mapping[Way, str] = {
 }
 """What each way writes in the folder."""
 LARGE = "detector-large"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Improvement:
-    """What came of the labels of a run, for a `judge` of it that is used now.
-
-    `n` samples in `contexts` contexts have a label and a verdict, `hallucinated` of them by their label;
-    `left_out` counts the others by the reason. `labels` says where labels are from; `weighted`: each sample
-    counts as many times as it stands for. `kept` are the files and folders that were written, by the way.
-    """
-
-    run: str
-    judge: str
-    words: str
-    labels: str
-    weighted: bool
-    metric: str
-    n: int
-    hallucinated: int
-    contexts: int
-    left_out: Mapping[str, int]
-    attempts: tuple[Attempt, ...]
-    kept: Mapping[Way, Path]
-
-    @property
-    def best(self) -> Attempt | None:
-        """Of what was shown to be better, that whose labels gain most; None where nothing was."""
-        shown = [each for each in self.attempts if each.shown]
-        return max(shown, key=lambda each: (each.name != "calibration", each.gain.value or 0.0), default=None)
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """How to use what was kept, the best first."""
-        order = sorted(self.kept, key=lambda way: self.best is None or way != self.best.name)
-        told = [_command(way, self.kept[way], self.words) for way in order]
-        return tuple(dict.fromkeys(told))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        names = ("run", "judge", "labels", "weighted", "metric", "n", "hallucinated", "contexts")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "left_out": dict(self.left_out),
-            "attempts": [each.to_dict() for each in self.attempts],
-            "best": None if self.best is None else self.best.name,
-            "kept": {way: str(path) for way, path in self.kept.items()},
-            "commands": list(self.commands),
-        }
-
-    def __str__(self) -> str:
-        from magistrate.report.formatting import as_text
-        from magistrate.report.improvement import render_improvement
-
-        return as_text(lambda console: render_improvement(self, console))
 
 
 def improve(
@@ -152,7 +99,6 @@ def improve(
     return Improvement(
         run=record.name or record.id,
         judge=chosen,
-        words=_words(record, chosen),
         labels=given.source,
         weighted=given.active,
         metric=metric,
@@ -162,6 +108,7 @@ def improve(
         left_out={**found.left_out, **given.left_out},
         attempts=attempts,
         kept=kept,
+        lines={way: _command(way, path, _words(record, chosen)) for way, path in kept.items()},
     )
 
 

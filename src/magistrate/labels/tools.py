@@ -173,12 +173,12 @@ def _from_task(
     values: Mapping[str, Any], outputs: Mapping[str, str], counting: Counting | None
 ) -> Iterator[dict[str, Any]]:
     name = str(values["data"].get("id", ""))
-    for annotation in values["annotations"]:
-        results = _list(annotation, "result")
+    for annotation in _mappings(values, "annotations"):
+        results = _mappings(annotation, "result")
         row: dict[str, Any] = {"id": name, "annotator": _annotator(annotation.get("completed_by"))}
         spans = []
         for each in results:
-            value = each.get("value") if isinstance(each, Mapping) else None
+            value = each.get("value")
             if not isinstance(value, Mapping):
                 raise InputError("a result of an annotation has no value")
             if each.get("from_name") == LABEL and (chosen := _first(value.get("choices"))):
@@ -186,7 +186,7 @@ def _from_task(
             elif each.get("from_name") == NOTE and (note := _first(value.get("text"))):
                 row["note"] = note
             elif each.get("type") == "labels":
-                spans.append(value | {"kind": _first(value.get("labels"))})
+                spans.append({**value, "kind": _first(value.get("labels"))})
         if annotation.get("was_cancelled"):
             row["answer"] = SKIP
         yield row | {"spans": _spans(spans, outputs.get(name), counting)}
@@ -211,13 +211,11 @@ def _from_record(
     names = {user: who for user, _, who in pairs if who}
     by_user: dict[str, dict[str, Any]] = {}
     for question, key in ((LABEL, "answer"), (SPANS, "spans"), (NOTE, "note")):
-        for each in _list(values["responses"], question):
-            if not isinstance(each, Mapping):
-                raise InputError(f"a response to {question!r} has no value")
+        for each in _mappings(values["responses"], question):
             user = str(each.get("user_id") or "")
             by_user.setdefault(user, {})[key] = each.get("value")
     for user, said in by_user.items():
-        spans = [each | {"kind": each.get("label")} for each in _list(said, "spans")]
+        spans = [{**each, "kind": each.get("label")} for each in _mappings(said, "spans")]
         yield {
             "id": name,
             "annotator": names.get(user, user) or None,
@@ -227,10 +225,10 @@ def _from_record(
         }
 
 
-def _list(values: Mapping[str, Any], key: str) -> list[Any]:
+def _mappings(values: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     found = values.get(key) or []
-    if not isinstance(found, list):
-        raise InputError(f"{key!r} is no list")
+    if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
+        raise InputError(f"{key!r} is no list of objects")
     return found
 
 
