@@ -42,6 +42,11 @@ OPERATIONS = [
     ("get", "/api/watch/traces"),
     ("get", "/api/watch/trace"),
     ("delete", "/api/runs/{run_id}"),
+    ("get", "/api/labels"),
+    ("get", "/api/labels/{name}"),
+    ("post", "/api/labels/{name}/next"),
+    ("post", "/api/labels/{name}/items/{number}"),
+    ("get", "/api/labels/{name}/export"),
 ]
 ALL_RIGHT = [  # whatever is asked there, no form of it is wrong
     ("get", "/api/runs/{run_id}"),
@@ -49,8 +54,11 @@ ALL_RIGHT = [  # whatever is asked there, no form of it is wrong
     ("get", "/api/judges"),
     ("get", "/api/judges/{name}"),
     ("get", "/api/models"),
+    ("get", "/api/labels"),
+    ("get", "/api/labels/{name}"),
 ]
-RARE = {"/api/compare": 60}  # little of what is asked there at random is of things that are there
+# Little of what is asked there at random is of things that are there.
+RARE = {"/api/compare": 60, "/api/labels/{name}/items/{number}": 24}
 LIGHT = ["novelty", "exact", "rouge", "bleu", "contains"]  # they ask no model
 
 
@@ -102,6 +110,10 @@ def hinted(told: dict[str, Any], house: Furnished) -> dict[str, Any]:
                 name = parameter["name"]
                 if (method, name) == ("delete", "run_id"):
                     parameter["schema"] = {"enum": [house.empty, house.failed, *ODD]}
+                elif name == "name" and path.startswith("/api/labels"):
+                    parameter["schema"] = {"enum": ["Bridges", *ODD[:2]]}
+                elif name == "number":
+                    parameter["schema"] = {"type": "integer", "minimum": 1, "maximum": 12}
                 elif name in known:
                     parameter["schema"] = {"enum": [*known[name], *ODD[: len(known[name])]]}
                 elif name == "run":
@@ -115,6 +127,10 @@ def hinted(told: dict[str, Any], house: Furnished) -> dict[str, Any]:
     shape = document["components"]["schemas"]["ToJudge"]["properties"]
     shape["judge"] = {"enum": [*LIGHT, "novelty:base_rate=0.2", "nothing"]}
     shape["model"] = {"type": "null"}
+    said = document["components"]["schemas"]["ToLabel"]["properties"]
+    said["annotator"] = {"enum": ["ana", "zoe"]}
+    said["revision"] = {"const": 0}
+    said["spans"]["maxItems"] = 1
     shape["output"] = {"enum": ["It closes at six.", "Six.", ""]}
     return document
 

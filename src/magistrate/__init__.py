@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from magistrate.api.evaluate import aevaluate, aresume, aretry, evaluate, resume, retry
     from magistrate.api.generate import agenerate, generate
     from magistrate.api.guard import Blocked, Guarded, guard
+    from magistrate.api.improve import improve
     from magistrate.api.judge import ajudge, judge
+    from magistrate.api.label import label_queue, label_queues
     from magistrate.api.prevalence import prevalence
     from magistrate.api.run import Run
     from magistrate.constraints import Constraint, Lark, check, constraint
@@ -50,7 +52,9 @@ _HOMES = {
     "magistrate.api.generate": ("agenerate", "generate"),
     "magistrate.api.guard": ("Blocked", "Guarded", "guard"),
     "magistrate.judges": ("Candidates", "Hallucination", "Judge", "JudgeInfo", "Rubric", "classifier"),
+    "magistrate.api.improve": ("improve",),
     "magistrate.api.judge": ("ajudge", "judge"),
+    "magistrate.api.label": ("label_queue", "label_queues"),
     "magistrate.runs.limits": ("Limits",),
     "magistrate.api.run": ("Run",),
     "magistrate.types": ("Abstention", "Claim", "Failure", "Prompt", "Sample", "Span", "Verdict"),
@@ -103,7 +107,10 @@ __all__ = [
     "evaluate",
     "generate",
     "guard",
+    "improve",
     "judge",
+    "label_queue",
+    "label_queues",
     "load",
     "prevalence",
     "resume",

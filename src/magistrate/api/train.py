@@ -426,6 +426,18 @@ def train_stack(
     found += [asked_of(source, parts, replaced, how) for source in data]
     table, used, left_out = table_of(parts, found)
     fitted = fit(table, positive=positive, folds=folds, seed=how.seed)
+    return stacked(fitted, parts, found, used, left_out, base_rate)
+
+
+def stacked(
+    fitted: StackFit,
+    parts: Sequence[Part],
+    found: Sequence[Labelled],
+    used: Sequence[Sequence[Sample]],
+    left_out: Mapping[str, int],
+    base_rate: float = EVEN,
+) -> Stacked:
+    """What was fitted to the samples `used` of each set, with the file that says so."""
     file, folders = _described(fitted, parts, found, used, base_rate)
     return Stacked(fitted, file, left_out, folders)
 

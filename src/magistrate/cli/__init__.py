@@ -50,6 +50,7 @@ COMMANDS = (
     "power",
     "audit",
     "calibrate",
+    "improve",
     "train",
     "prevalence",
     "generate",

@@ -97,19 +97,23 @@ def show(queue: str, unweighted: bool, store: str | None, as_json: bool) -> None
     "target",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A .csv file, which 'magistrate agree --with' reads, or .jsonl with spans as RAGTruth has them.",
+    help="A .csv file, which 'magistrate agree --with' reads, .jsonl with spans as RAGTruth has them, or "
+    ".json for another tool.",
 )
+@click.option("--for", "form", type=click.Choice(["label-studio", "argilla"]), help="Whose .json it is.")
 @click.option("--gold", is_flag=True, help="Only what holds of each item, in place of what everybody says.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @store_option
 @json_option
-def export(queue: str, target: Path, gold: bool, force: bool, store: str | None, as_json: bool) -> None:
+def export(
+    queue: str, target: Path, form: Any, gold: bool, force: bool, store: str | None, as_json: bool
+) -> None:
     """Write the labels of QUEUE to a file."""
     from magistrate.labels.files import export as write
 
     with open_store(store) as opened:
         found = opened.labels.find(queue)
-        n = write(opened, found, target, gold=gold, replace=force)
+        n = write(opened, found, target, gold=gold, replace=force, form=form)
     if as_json:
         print_json({"queue": found.name, "file": str(target), "rows": n})
     else:
@@ -120,16 +124,26 @@ def export(queue: str, target: Path, gold: bool, force: bool, store: str | None,
 @click.argument("queue")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--annotator", metavar="NAME", help="Who gave the labels whose row names nobody.")
+@click.option(
+    "--counting",
+    type=click.Choice(["code-points", "utf-16"]),
+    help="What the offsets of a tool's .json count, where that cannot be told.",
+)
 @store_option
 @json_option
-def import_file(queue: str, file: Path, annotator: str | None, store: str | None, as_json: bool) -> None:
-    """Append the labels of FILE to those of QUEUE, by the ids of samples; all of them or none."""
+def import_file(
+    queue: str, file: Path, annotator: str | None, counting: Any, store: str | None, as_json: bool
+) -> None:
+    """Append the labels of FILE to those of QUEUE, by the ids of samples; all of them or none.
+
+    FILE is a .csv or .jsonl as export writes it, or .json as Label Studio and Argilla write it.
+    """
     from magistrate.labels.files import import_labels
     from magistrate.report.formatting import plain
 
     with open_store(store) as opened:
         found = opened.labels.find(queue)
-        done = import_labels(opened, found, file, datetime.now(UTC), annotator=annotator)
+        done = import_labels(opened, found, file, datetime.now(UTC), annotator=annotator, counting=counting)
     if as_json:
         print_json(
             {"queue": found.name, "new": done.n_new, "known": done.n_known, "unknown": list(done.unknown)}

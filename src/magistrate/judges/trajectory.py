@@ -90,7 +90,7 @@ class Trajectory:
             told.append({"step": step.number, "label": found.label, "score": score})
             if found.label == HALLUCINATED:
                 return self._fault(sample, step, found, told, passed)
-        if last is not None and (not told or steps[-1].said.final and last is steps[-1].sample):
+        if last is not None and (not told or (steps[-1].said.final and last is steps[-1].sample)):
             return last  # the output itself was not read
         worst = max(each["score"] for each in told)
         return Verdict(

@@ -92,6 +92,17 @@ def is_active(queue: Queue, findings: Sequence[Finding]) -> bool:
     return queue.covered < queue.population or (len(chances) > 1 and max(chances) - min(chances) > 1e-9)
 
 
+def not_covered(queue: Queue) -> str | None:
+    """Why no figure of a queue speaks for all samples, where some could not be drawn at all."""
+    never = queue.population - queue.covered
+    if not never:
+        return None
+    return (
+        f"{never:,} of {queue.population:,} samples could not be drawn by the policy {queue.policy}, so "
+        "that no figure speaks for them; label with --policy mixed or uniform"
+    )
+
+
 def hallucinated_share(
     queue: Queue, findings: Sequence[Finding], samples: Sequence[Sample], *, weighted: bool = True
 ) -> Estimate:
@@ -106,12 +117,8 @@ def hallucinated_share(
             "often than others: the bare share of its labels is that of the drawn ones and says nothing "
             "about all samples; use the weighted one"
         )
-    if queue.covered < queue.population:
-        never = queue.population - queue.covered
-        return Estimate.none(
-            f"{never:,} of {queue.population:,} samples could not be drawn by the policy {queue.policy}, so "
-            "that no figure speaks for them; label with --policy mixed or uniform"
-        )
+    if (reason := not_covered(queue)) is not None:
+        return Estimate.none(reason)
     known = [(each, sample) for each, sample in zip(findings, samples, strict=True) if each.label is not None]
     if not known:
         return Estimate.none(NOTHING)

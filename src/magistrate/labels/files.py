@@ -1,4 +1,4 @@
-"""Labels as files: CSV for `agree --with`, JSON Lines with spans as RAGTruth has them, and both back in."""
+"""Labels as files, and back: CSV for `agree --with`, JSONL with spans as RAGTruth has them, JSON of tools."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from magistrate.datasets.rows import Problem
 from magistrate.datasets.samples import ForeignSpan
 from magistrate.errors import InputError, SpecError
 from magistrate.labels.decisions import findings
+from magistrate.labels.tools import FORMS, GOLD, Counting, Form, rows_of, tasks
 from magistrate.report.export import FORMULA, write_whole
 from magistrate.store import Store
 from magistrate.store.labels import (
@@ -37,7 +38,6 @@ COLUMNS = (
     *("id", "label", "annotator", "answer", "note", "seconds", "verdict_shown", "revision", "at"),
     *("inclusion", "policy"),
 )
-GOLD = "gold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,22 +52,34 @@ class Imported:
 # --- out ------------------------------------------------------------------------------------------
 
 
-def export(store: Store, queue: Queue, target: Path, *, gold: bool = False, replace: bool = False) -> int:
+def export(
+    store: Store,
+    queue: Queue,
+    target: Path,
+    *,
+    gold: bool = False,
+    replace: bool = False,
+    form: Form | None = None,
+) -> int:
     """Write what every annotator says, or with `gold` what holds of each item; answers how many rows.
 
-    The ending says the format: `.csv` or `.jsonl`. Raises `SpecError` for another and where the file is
-    there and is not to be replaced.
+    The ending says the format: `.csv` or `.jsonl`, or `.json` for the tool that `form` names. Raises
+    `SpecError` for another and where the file is there and is not to be replaced.
     """
     ending = target.suffix.lower()
-    if ending not in (".csv", ".jsonl"):
-        raise SpecError(f"labels are written as .csv or .jsonl, got {target.name!r}")
+    if ending not in (".csv", ".jsonl", ".json"):
+        raise SpecError(f"labels are written as .csv or .jsonl, or .json for a tool; got {target.name!r}")
+    if (ending == ".json") != (form is not None):
+        raise SpecError(f"a .json file is for a tool, and only that: --for {' or '.join(FORMS)}")
     if target.exists() and not replace:
         raise SpecError(f"{target} is there already; --force replaces it")
-    rows = list(_held(store, queue) if gold else _said(store, queue))
+    rows = rows_to_write(store, queue, gold=gold, form=form)
 
     def write(raw: IO[bytes]) -> int:
         text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="")
-        if ending == ".csv":
+        if form is not None:
+            text.write(json.dumps(rows, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+        elif ending == ".csv":
             writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
             writer.writeheader()
             writer.writerows({name: _cell(row[name]) for name in COLUMNS} for row in rows)
@@ -78,6 +90,15 @@ def export(store: Store, queue: Queue, target: Path, *, gold: bool = False, repl
         return len(rows)
 
     return write_whole(target, write)
+
+
+def rows_to_write(
+    store: Store, queue: Queue, *, gold: bool = False, form: Form | None = None
+) -> list[dict[str, Any]]:
+    """Plain values: a row a label, or with `gold` an item whose label holds; with `form` those of a tool."""
+    if form is not None:
+        return tasks(form, queue, findings(store, queue), store.labels.samples(queue.name), gold=gold)
+    return list(_held(store, queue) if gold else _said(store, queue))
 
 
 def _said(store: Store, queue: Queue) -> Iterator[dict[str, Any]]:
@@ -176,13 +197,19 @@ class ForeignLabel(BaseModel):
 
 
 def import_labels(
-    store: Store, queue: Queue, source: Path, now: datetime, *, annotator: str | None = None
+    store: Store,
+    queue: Queue,
+    source: Path,
+    now: datetime,
+    *,
+    annotator: str | None = None,
+    counting: Counting | None = None,
 ) -> Imported:
     """Append the labels of a file to those of a queue, by the ids of samples; all of them or none.
 
-    `annotator` is who gave those labels that name nobody. What an annotator says already is not appended
-    again, and a file that says nothing of spans, as CSV, takes none away. Raises `InputError` for the first
-    row that cannot be read.
+    `annotator` is who gave those labels that name nobody; `counting` is what offsets of a tool's file count.
+    What an annotator says already is not appended again, and a file that says nothing of spans, as CSV, takes
+    none away. Raises `InputError` for the first row that cannot be read.
     """
     items = {each.sample_id: each for each in store.labels.items(queue.name)}
     samples = {each.id: each for each in store.labels.samples(queue.name)}
@@ -190,24 +217,27 @@ def import_labels(
     unmarked: set[tuple[int, str]] = set()
     unknown: list[str] = []
     cells = ".csv" in (suffix.lower() for suffix in source.suffixes)
+    outputs = {name: each.output or "" for name, each in samples.items()}
     for row in open_file(source).rows():
         if isinstance(row, Problem):
             raise InputError(f"nothing was imported: {row}")
         try:
-            foreign = _read(row.values, cells=cells)
-            who = checked_annotator(foreign.annotator or annotator or "")
-            sample_id = foreign.id if foreign.id in items else foreign.id.removeprefix("'")
-            if sample_id not in items:
-                unknown.append(foreign.id)
-                continue
-            answer = checked_answer(_answer(foreign), samples[sample_id])
+            of_tool = rows_of(row.values, outputs, counting)
+            for values in [row.values] if of_tool is None else of_tool:
+                foreign = _read(values, cells=cells)
+                who = checked_annotator(foreign.annotator or annotator or "")
+                sample_id = foreign.id if foreign.id in items else foreign.id.removeprefix("'")
+                if sample_id not in items:
+                    unknown.append(foreign.id)
+                    continue
+                answer = checked_answer(_answer(foreign), samples[sample_id])
+                key = (items[sample_id].position, who)
+                if read.setdefault(key, answer) != answer:
+                    raise InputError(f"{who} labels {sample_id!r} twice")
+                if "spans" not in foreign.model_fields_set:
+                    unmarked.add(key)
         except (InputError, UnknownLabel) as error:
             raise InputError(f"nothing was imported: {row.where}: {plain(str(error), 300)}") from None
-        key = (items[sample_id].position, who)
-        if read.setdefault(key, answer) != answer:
-            raise InputError(f"nothing was imported: {row.where}: {who} labels {sample_id!r} twice")
-        if "spans" not in foreign.model_fields_set:
-            unmarked.add(key)
     if not read:
         raise InputError(f"no row of {source.name} is about an item of queue {queue.name!r}")
     new = store.labels.add_all(queue.name, read, now, unmarked=unmarked)

@@ -19,6 +19,7 @@ from magistrate.server import (
     guard,
     judges,
     judging,
+    label_api,
     label_items,
     labels,
     monitoring,
@@ -45,7 +46,7 @@ PAGES = (
 LABEL_PAGES = (labels.router, label_items.router, adjudication.router)
 API = (
     *(runs.api, run.api, compare.api, samples.api, judging.api, guard.api, judges.api),
-    *(watch.api, traces.api),
+    *(watch.api, traces.api, label_api.api),
 )
 
 

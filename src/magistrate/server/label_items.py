@@ -15,6 +15,7 @@ from magistrate._text import shorten
 from magistrate.errors import InputError, SpecError
 from magistrate.features.splitting import Ranking, passages
 from magistrate.labels.queues import KINDS
+from magistrate.labels.tasks import lease_end
 from magistrate.report.html.outcomes import (
     Mark,
     OutcomeText,
@@ -27,7 +28,6 @@ from magistrate.server.labels import (
     Number,
     Standing,
     annotator_of,
-    lease_end,
     queue_address,
     required_annotator,
     standing,

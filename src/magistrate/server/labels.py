@@ -8,7 +8,7 @@ import hmac
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Form, HTTPException, Path, Query, Request, Response
@@ -18,7 +18,7 @@ from pydantic import Field
 from magistrate.errors import SpecError
 from magistrate.labels.decisions import Finding, findings
 from magistrate.labels.estimates import People, Progress, judge_right, people, progress
-from magistrate.labels.queues import LEASE_MINUTES
+from magistrate.labels.tasks import lease_end
 from magistrate.metrics.classification import Estimate
 from magistrate.server.responses import answering_with, page, segment
 from magistrate.server.security import local_path
@@ -113,11 +113,6 @@ def required_annotator(request: Request) -> str:
 def queue_address(name: str, *rest: str) -> str:
     """The address of a queue's page, or of what is below it."""
     return "/".join(["/label", segment(name), *rest])
-
-
-def lease_end(now: datetime) -> datetime:
-    """When an item that is given out now is given to others, if nobody answers."""
-    return now + timedelta(minutes=LEASE_MINUTES)
 
 
 # --- what is shown --------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ from magistrate._text import decimal
 from magistrate.errors import InputError, require_extra
 from magistrate.judges.stack_folder import Scale, Weights, scaled, standardized
 from magistrate.metrics.classification import Estimate, classification
-from magistrate.metrics.distributions import expit, grouped_folds, roc_auc_score
+from magistrate.metrics.distributions import expit, grouped_folds
+from magistrate.metrics.paired import Figures
 from magistrate.metrics.reliability import reliability
-from magistrate.metrics.resampling import FEW_CONTEXTS
+from magistrate.metrics.resampling import FEW_CONTEXTS, estimates_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +54,7 @@ class Table:
     `values` float `[n, k]` in [0, 1], higher is more suspicious, in the order of `names`, each on its scale,
     NaN if a signal has no value; `truth` bool `[n]` is True for hallucinated; `groups` int `[n]` is the same
     for the same context; `families` and `sets` `[n]` name the family of the data set, and the set itself.
+    `counts` float `[n]` is how many samples each one stands for (None: one).
     """
 
     names: tuple[str, ...]
@@ -62,6 +64,7 @@ class Table:
     groups: Ints
     families: NDArray[np.str_]
     sets: NDArray[np.str_]
+    counts: Floats | None = None
 
     @property
     def n(self) -> int:
@@ -78,6 +81,7 @@ class Table:
             self.groups[places],
             self.families[places],
             self.sets[places],
+            None if self.counts is None else self.counts[places],
         )
 
 
@@ -135,11 +139,12 @@ def evenly(table: Table) -> Floats:
     import numpy as np
 
     weights = np.zeros(table.n)
+    counts = np.ones(table.n) if table.counts is None else table.counts
     for family in np.unique(table.families):
         for label in (True, False):
             cell = (table.families == family) & (table.truth == label)
             if cell.any():
-                weights[cell] = 1 / cell.sum()
+                weights[cell] = counts[cell] / counts[cell].sum()
     # Families with one label only would shift the balance of the labels, and so the intercept.
     for label in (True, False):
         weights[table.truth == label] /= 2 * weights[table.truth == label].sum()
@@ -340,9 +345,12 @@ def _held(table: Table, odds: Floats, near: Flags, places: Ints) -> Held:
 
     kept = places[near[places]]
     truth, scores = table.truth[kept], expit(odds[kept])
-    metrics = classification(truth, scores >= EVEN, scores, table.groups[kept]).metrics
     both = 0 < truth.sum() < truth.size
-    found = reliability(truth, scores, base_rate=EVEN) if both else None
+    if table.counts is None:
+        metrics = classification(truth, scores >= EVEN, scores, table.groups[kept]).metrics
+    else:
+        metrics = _weighted(table.take(kept), scores)
+    found = reliability(truth, scores, base_rate=EVEN) if both and table.counts is None else None
     return Held(
         n=int(places.size),
         judged=int(kept.size),
@@ -353,13 +361,24 @@ def _held(table: Table, odds: Floats, near: Flags, places: Ints) -> Held:
     )
 
 
+def _weighted(table: Table, scores: Floats) -> Mapping[str, Estimate]:
+    """`METRICS` of what was not drawn alike, each sample counting as many times as it stands for."""
+    counts = 1.0 if table.counts is None else table.counts
+    figures = Figures(table.truth, scores >= EVEN, scores, METRICS)
+    undefined = dict.fromkeys(METRICS, "these samples do not define it")
+    return estimates_of(METRICS, lambda drawn: figures(drawn * counts), table.groups, undefined)
+
+
 def _alone(table: Table) -> dict[str, dict[str, float | None]]:
     import numpy as np
 
     def area(values: Floats, kept: NDArray[Any]) -> float | None:
         kept = kept & ~np.isnan(values)
         truth = table.truth[kept]
-        return float(roc_auc_score(truth, values[kept])) if 0 < truth.sum() < truth.size else None
+        if not 0 < truth.sum() < truth.size:
+            return None
+        counts = np.ones(truth.size) if table.counts is None else table.counts[kept]
+        return float(Figures(truth, truth, values[kept], ("auroc",))(counts[None])[0, 0])
 
     families = sorted(set(table.families.tolist()))
     return {

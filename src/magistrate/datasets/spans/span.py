@@ -71,7 +71,7 @@ class Span:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a part of the span or of its events exceeded the limits and was cut when it was received."""
+        """Whether a part of it exceeded the limits and was cut when it was received."""
         return CUT in self.attributes or any(CUT in event.attributes for event in self.events)
 
     def as_json(self) -> dict[str, Any]:

@@ -58,8 +58,8 @@ class Target:
 
     `sample` is None if something is `missing`: `no_output`, `no_context`, or `failed` if the trace cannot
     be read or a span that is used was cut. `taken` has `input`, `context` and `output` as far as they were
-    found. `why` is a sentence for people. `attributes` are those of the span, plus those of the trace's root under `root.` and of the
-    resource under `resource.`.
+    found. `why` is a sentence for people. `attributes` are those of the span, plus those of the trace's root
+    under `root.` and of the resource under `resource.`.
     """
 
     trace_id: str

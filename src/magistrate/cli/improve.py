@@ -1,0 +1,105 @@
+"""`magistrate improve`: from the labels of a run to what was shown to be better than its judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from magistrate.cli.options import json_option, store_option
+from magistrate.cli.output import console, print_json
+
+EXAMPLE = (
+    "Example: magistrate improve last --to better; "
+    "magistrate improve last --judge novelty --labels bridges --try threshold --try calibration"
+)
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("run")
+@click.option("--judge", help="The judge that is used now (default: the run's first).")
+@click.option(
+    "--labels",
+    metavar="QUEUE|data",
+    help="Whose labels: of a queue, or those of the data (default: the only queue that has some, else the "
+    "data's).",
+)
+@click.option(
+    "--try",
+    "ways",
+    multiple=True,
+    type=click.Choice(["threshold", "calibration", "stack", "detector"]),
+    help="What to try; repeatable (default: all that can be).",
+)
+@click.option(
+    "--maximize",
+    "metric",
+    type=click.Choice(["f1", "balanced_accuracy", "accuracy"]),
+    default="balanced_accuracy",
+    show_default=True,
+    help="What labels are compared by, and a threshold is chosen for.",
+)
+@click.option("--folds", type=click.IntRange(2, 20), default=5, show_default=True, help="Held-out parts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of folds, intervals and trainings.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    help="How long the trainings of a detector may take in all (default: as long as they do).",
+)
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write what was shown to be better to this new folder.",
+)
+@store_option
+@json_option
+def command(
+    run: str,
+    judge: str | None,
+    labels: str | None,
+    ways: tuple[Any, ...],
+    metric: str,
+    folds: int,
+    seed: int,
+    minutes: float | None,
+    target: Path | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Try what the labels of RUN can make better about a judge, and keep what was shown to be better.
+
+    A threshold, a calibration, a stack of the run's judges and, with the extra train, a detector that learns
+    from the labels: each is compared with the judge as it is, on contexts that it had not learnt from.
+    """
+    from magistrate.analysis.improvement import WAYS
+    from magistrate.api.improve import improve
+    from magistrate.report.improvement import render_improvement
+
+    with console(error=True).status("reading") as status:
+        found = improve(
+            run,
+            judge,
+            labels=labels,
+            ways=ways or WAYS,
+            metric=metric,
+            folds=folds,
+            seed=seed,
+            minutes=minutes,
+            to=target,
+            store=store,
+            tell=status.update,
+        )
+    if as_json:
+        print_json(found.to_dict())
+        return
+    render_improvement(found, console())
+    if found.best is None:
+        click.echo("\nnothing was shown to be better: keep the judge as it is, or label more")
+    elif target is None:
+        click.echo("\nto write what was shown to be better: the same command with --to FOLDER")
+    else:
+        click.echo(f"\nwritten to {target}; use it with:")
+        for line in found.commands:
+            click.echo(f"  {line}")

@@ -1,0 +1,225 @@
+"""Labelling as JSON: queues, the next item, an answer, and what was said, for programs of one's own.
+
+A client says in `annotator` who labels; without a token, where one person uses the server, it may be left
+out. What judges said is not told here, so that every label is independent of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from magistrate.errors import InputError, SpecError
+from magistrate.labels.decisions import findings
+from magistrate.labels.estimates import progress
+from magistrate.labels.files import rows_to_write
+from magistrate.labels.tasks import LabelTask, next_task
+from magistrate.labels.tools import Form
+from magistrate.server.label_items import MEANWHILE
+from magistrate.server.labels import Annotators
+from magistrate.server.responses import answering_with, error_responses, json_response
+from magistrate.server.state import RequestStore
+from magistrate.store.labels import (
+    LONGEST_ANNOTATOR,
+    LONGEST_NAME,
+    LONGEST_NOTE,
+    MOST_SPANS,
+    Answer,
+    Queue,
+    Quote,
+    checked_annotator,
+)
+from magistrate.types import Span
+
+MOST_PASSED = 50
+LARGEST = 2**31 - 1
+
+api = APIRouter(tags=["labelling"])
+Number = Annotated[int, Path(ge=1, le=LARGEST)]
+Offset = Annotated[int, Field(ge=0, le=LARGEST)]
+
+
+class QueueLine(BaseModel):
+    """A queue and what samples it holds."""
+
+    name: str
+    source: str
+    policy: str
+    items: int
+    population: int
+
+
+class QueueLines(BaseModel):
+    """All queues, the newest first."""
+
+    queues: list[QueueLine]
+
+
+class QueueFigures(QueueLine):
+    """A queue with its progress; `share` is weighted by how items were drawn."""
+
+    n_labels: int
+    n_decided: int
+    n_conflicts: int
+    n_unsure: int
+    n_open: int
+    n_waiting: int
+    share: dict[str, float | str | None]
+    words: str
+
+
+class ToClaim(BaseModel, extra="forbid"):
+    """Who wants an item, and the numbers of those to pass over."""
+
+    annotator: str | None = Field(None, max_length=LONGEST_ANNOTATOR)
+    but: list[Annotated[int, Field(ge=1, le=LARGEST)]] = Field([], max_length=MOST_PASSED)
+
+
+class GivenTask(BaseModel):
+    """An item for the annotator, for a quarter of an hour; `context` are the texts that quotes are of."""
+
+    queue: str
+    number: int
+    id: str
+    output: str
+    context: list[str]
+    input: str | None
+    revision: int
+    kinds: list[str]
+    instructions: str
+
+
+class NextTask(BaseModel):
+    """The next item, null where there is none at the moment."""
+
+    item: GivenTask | None
+
+
+class LabelSpan(BaseModel, extra="forbid"):
+    """Wrong words: characters (code points) of the output, from `start` to before `end`."""
+
+    start: Offset
+    end: Offset
+    kind: str = Field("hallucinated", min_length=1, max_length=LONGEST_NAME)
+
+
+class LabelQuote(BaseModel, extra="forbid"):
+    """The place in the context that shows it: characters of the text number `source`, from 0."""
+
+    source: Offset
+    start: Offset
+    end: Offset
+
+
+class ToLabel(BaseModel, extra="forbid"):
+    """What an annotator says; `revision` is that of their answer which they have seen, 0 for none."""
+
+    label: Literal["faithful", "hallucinated", "unsure", "skip"]
+    annotator: str | None = Field(None, max_length=LONGEST_ANNOTATOR)
+    spans: list[LabelSpan] = Field([], max_length=MOST_SPANS)
+    quote: LabelQuote | None = None
+    note: str = Field("", max_length=LONGEST_NOTE)
+    seconds: float | None = Field(None, ge=0, lt=1e6, allow_inf_nan=False)
+    revision: int = Field(0, ge=0, le=LARGEST)
+
+
+class Labelled(BaseModel):
+    """What was stored."""
+
+    label: str
+    revision: int
+    annotator: str
+
+
+class LabelRows(BaseModel):
+    """Labels as `magistrate labels export` writes them."""
+
+    rows: list[dict[str, Any]]
+
+
+@api.get("/labels", response_model=QueueLines, responses=error_responses(503))
+def queues(store: RequestStore) -> Response:
+    """All queues of what people label."""
+    return json_response({"queues": [_line(each) for each in store.labels.queues()]})
+
+
+@api.get("/labels/{name}", response_model=QueueFigures, responses=error_responses(404, 422, 503))
+def queue(name: str, store: RequestStore) -> Response:
+    """A queue, how far it is, and the share that is hallucinated."""
+    found = store.labels.find(name)
+    done = progress(found, findings(store, found), store.labels.samples(found.name))
+    counts = {key: value for key, value in done.to_dict().items() if key in QueueFigures.model_fields}
+    return json_response({**_line(found), **counts, "words": done.words})
+
+
+@api.post("/labels/{name}/next", response_model=NextTask, responses=error_responses(404, 422, 503))
+def give_out(request: Request, name: str, body: ToClaim, store: RequestStore) -> Response:
+    """Give out the next item that the annotator has not labelled and others do not hold."""
+    found = store.labels.find(name)
+    task = next_task(store, found, _annotator(request, body.annotator), datetime.now(UTC), body.but)
+    return json_response({"item": None if task is None else _task(task)})
+
+
+@api.post(
+    "/labels/{name}/items/{number}", response_model=Labelled, responses=error_responses(404, 409, 422, 503)
+)
+def submit(request: Request, name: str, number: Number, body: ToLabel, store: RequestStore) -> Response:
+    """Store an answer, once if it is sent twice; 409 where they have said something else meanwhile."""
+    found = store.labels.find(name)
+    who = _annotator(request, body.annotator)
+    answer = Answer(
+        label=body.label,
+        spans=tuple(Span(each.start, each.end, each.kind) for each in body.spans),
+        quote=None if body.quote is None else Quote(body.quote.source, body.quote.start, body.quote.end),
+        note=body.note,
+        seconds=body.seconds,
+    )
+    now = datetime.now(UTC)
+    store.labels.item(found.name, number - 1)
+    with answering_with(InputError, 422):
+        stored = store.labels.add(found.name, number - 1, who, answer, revision=body.revision, now=now)
+    if stored is None:
+        raise HTTPException(409, MEANWHILE)
+    return json_response({"label": stored.label, "revision": stored.revision, "annotator": who})
+
+
+@api.get("/labels/{name}/export", response_model=LabelRows, responses=error_responses(404, 422, 503))
+def export(
+    name: str,
+    store: RequestStore,
+    gold: Annotated[bool, Query()] = False,
+    form: Annotated[Form | None, Query(alias="for")] = None,
+) -> Response:
+    """What everybody says, or with `gold` what holds of each item; `for` in the shape of another tool."""
+    return json_response({"rows": rows_to_write(store, store.labels.find(name), gold=gold, form=form)})
+
+
+def _annotator(request: Request, given: str | None) -> str:
+    annotators: Annotators = request.app.state.annotators
+    who = annotators.usual if given is None else given
+    if who is None:
+        raise HTTPException(422, "say in 'annotator' who labels")
+    with answering_with(SpecError, 422):
+        return checked_annotator(who)
+
+
+def _line(queue: Queue) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "source": queue.source,
+        "policy": queue.policy,
+        "items": queue.n_items,
+        "population": queue.population,
+    }
+
+
+def _task(task: LabelTask) -> dict[str, Any]:
+    told = asdict(task)
+    del told["sample"]
+    sample = task.sample
+    texts = {"output": sample.output or "", "context": list(sample.sources), "input": sample.input}
+    return {**told, "id": sample.id, **texts}
