@@ -36,6 +36,7 @@ from magistrate.store.runs import (
     resolve,
     shown,
 )
+from magistrate.store.sources import Sources
 from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
 from magistrate.store.watch_figures import WatchLists
@@ -171,6 +172,11 @@ class Store(DatasetShelf):
     def trace_deletion(self) -> TraceDeletion:
         """What deletes traces with all that was made of them."""
         return TraceDeletion(self._writing, self._reading)
+
+    @property
+    def sources(self) -> Sources:
+        """How far the servers were read from which spans are pulled."""
+        return Sources(self._writing, self._reading)
 
     @property
     def outbox(self) -> Outbox:
