@@ -27,7 +27,7 @@ class Sources:
         """How far a source was read; None where it never was."""
         with self._reading() as connection:
             body = connection.scalar(select(sources.c.cursor).where(sources.c.name == name))
-        return None if body is None else loads(body)  # type: ignore[no-any-return]
+        return None if body is None else loads(body)
 
     def keep(self, name: str, cursor: Mapping[str, Any], now: datetime) -> None:
         """Note how far a source was read, once what was read is stored; committed when this returns."""
