@@ -7,6 +7,7 @@ import threading
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -77,18 +78,18 @@ class MlflowStandin(Tracker):
         super().__init__(*says)
         self.traces: dict[str, dict[str, Any]] = {}
 
-    def add(self, number: int, output: str = RIGHT, *, ended: float | None = 0.0, spans: int = 1) -> None:
-        """A trace that ended so many seconds after noon."""
-        trace_id = f"tr-{number:032x}"
-        info = {"trace_id": trace_id, "state": "IN_PROGRESS", "request_time": "2026-11-21T12:00:00Z"}
-        if ended is not None:
-            info |= {"state": "OK", "execution_duration": f"{ended:.3f}s"}
+    def add(
+        self, number: int, output: str = RIGHT, *, began: float = 0, state: str = "OK", spans: int = 1
+    ) -> None:
+        """A trace that began so many seconds after noon."""
+        trace_id, at = f"tr-{number:032x}", NOON + timedelta(seconds=began)
+        info = {"trace_id": trace_id, "state": state, "request_time": at.isoformat().replace("+00:00", "Z")}
         one = {
             "trace_id": b64encode(number.to_bytes(16)).decode(),
             "span_id": b64encode(bytes([7] * 8)).decode(),
             "name": "answer",
             "start_time_unix_nano": int(NOW) * SECOND,
-            "end_time_unix_nano": int(NOW + (ended or 0)) * SECOND,
+            "end_time_unix_nano": int(NOW + 1) * SECOND,
             "attributes": [
                 {"key": "mlflow.spanType", "value": {"string_value": "CHAIN"}},
                 {"key": "mlflow.spanInputs", "value": {"string_value": '{"question": "How many?"}'}},
@@ -102,19 +103,18 @@ class MlflowStandin(Tracker):
             return {"traces": [self.traces[each] for each in query["trace_ids"] if each in self.traces]}
         assert path == "/api/3.0/mlflow/traces/search"
         assert body["locations"][0]["mlflow_experiment"] == {"experiment_id": "3"}
-        begin = int(body["filter"].removeprefix("trace.end_time_ms >= "))
-        found = [each["trace_info"] for each in self.traces.values()]
-        ended = {each["trace_id"]: self.ended_ms(each) for each in found if "execution_duration" in each}
-        chosen = sorted((end, trace) for trace, end in ended.items() if end >= begin)
+        assert body["order_by"] == ["timestamp_ms ASC"]
+        begin = int(body["filter"].removeprefix("trace.timestamp_ms >= "))
+        found = [(self.began_ms(each["trace_info"]), trace) for trace, each in self.traces.items()]
+        chosen = sorted(each for each in found if each[0] >= begin)
         place, n = int(body.get("page_token", 0)), body["max_results"]
-        said: dict[str, Any] = {
-            "traces": [self.traces[each]["trace_info"] for _, each in chosen[place : place + n]]
-        }
+        infos = [self.traces[trace]["trace_info"] for _, trace in chosen[place : place + n]]
+        said: dict[str, Any] = {"traces": infos}
         return said | ({"next_page_token": str(place + n)} if len(chosen) > place + n else {})
 
     @staticmethod
-    def ended_ms(info: dict[str, Any]) -> int:
-        return round((NOW + float(info["execution_duration"].removesuffix("s"))) * 1000)
+    def began_ms(info: dict[str, Any]) -> int:
+        return round(datetime.fromisoformat(info["request_time"]).timestamp() * 1000)
 
 
 @contextmanager
@@ -251,26 +251,28 @@ def test_rows_of_phoenix_are_read_once_and_none_is_lost(small: None, place: str)
 def test_traces_of_mlflow_are_read_once_they_ended_and_none_is_lost(small: None, place: str) -> None:
     tracker = MlflowStandin(None, None, None, LOCKED)
     for number in range(1, 6):
-        tracker.add(number, ended=number)
-    tracker.add(6, ended=None)
-    tracker.add(7, ended=86_400 * 900)  # of a machine whose clock is wrong
+        tracker.add(number, began=number)
+    tracker.add(6, began=30, state="IN_PROGRESS")
+    tracker.add(7, began=86_400 * 900)  # of a machine whose clock is wrong
+    tracker.add(10, began=-86_400 * 2, state="IN_PROGRESS")  # it will never end
     with listening(tracker) as address, Store.open(place) as store:
         source = Mlflow(reader(address), "3", clock=lambda: NOW + 60)
         with pytest.raises(EngineRefused):
             pulled(store, source)
-        assert len(traces_of(store)) == 3
-        assert store.sources.cursor(source.name) == {"ended_ms": (NOW + 3) * 1000}, "each page counts"
+        assert sorted(traces_of(store)) == [f"{each:032x}" for each in (1, 2)]
+        assert store.sources.cursor(source.name) == {"began_ms": (NOW + 2) * 1000}, "each page counts"
 
-        assert pulled(store, source).changed == 3
+        assert pulled(store, source).changed == 4
         assert sorted(traces_of(store)) == [f"{each:032x}" for each in (1, 2, 3, 4, 5, 7)]
-        assert store.sources.cursor(source.name) == {"ended_ms": (NOW + 60) * 1000}
+        assert store.sources.cursor(source.name) == {"began_ms": (NOW + 30) * 1000}, "one is under way"
 
-        tracker.add(6, ended=62)
-        tracker.add(8, ended=2)  # it comes late
-        tracker.add(9, ended=63, spans=0)
+        tracker.add(6, began=30)
+        tracker.add(8, began=2)  # it took longer, and comes late
+        tracker.add(9, began=50, spans=0)
         found = pulled(store, source)
         assert found.changed == 2
         assert found.unread == [f"trace tr-{9:032x} has no spans that the server hands out"]
+        assert store.sources.cursor(source.name) == {"began_ms": (NOW + 60) * 1000}, "no later than now"
         (span,) = store.traces.trace(f"{8:032x}")
         assert (span.span_id, span.parent_id, span.attributes["mlflow.spanType"]) == ("07" * 8, None, "CHAIN")
 

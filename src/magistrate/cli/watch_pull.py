@@ -27,6 +27,13 @@ PROBLEMS_TOLD = 5
 @click.option("--project", default="default", show_default=True, help="Phoenix: the project, by name or id.")
 @click.option("--experiment", default="0", show_default=True, metavar="ID", help="MLflow: the experiment.")
 @click.option(
+    "--overlap",
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="MLflow: how long the longest trace takes; what began in that time is read again.",
+)
+@click.option(
     "--header-env",
     "headers",
     multiple=True,
@@ -43,6 +50,7 @@ def pull(
     address: str,
     project: str,
     experiment: str,
+    overlap: str,
     headers: tuple[str, ...],
     since: str | None,
     every: str | None,
@@ -65,7 +73,7 @@ def pull(
     wait = None if every is None else duration(every).total_seconds()
     begin = None if since is None else datetime.now(UTC) - duration(since)
     reader = Reader("Phoenix" if kind == "phoenix" else "MLflow", address, read_headers(named))
-    source = Phoenix(reader, project) if kind == "phoenix" else Mlflow(reader, experiment)
+    source = Phoenix(reader, project) if kind == "phoenix" else Mlflow(reader, experiment, duration(overlap))
     with Store.open(store or str(default_store())) as opened:
         _pull(opened, source, begin, wait, as_json)
     return DONE

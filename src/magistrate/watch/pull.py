@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.client import HTTPException
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import OpenerDirector, build_opener
@@ -39,7 +39,8 @@ from magistrate.watch.results import NoRedirect
 PAGE = 500  # spans of Phoenix, or traces of MLflow, in one answer
 TRACES_AT_ONCE = 20  # of MLflow with their spans
 MARGIN = 500  # rows of Phoenix that are read again: what was written later may have a lower number
-OVERLAP = timedelta(minutes=10)  # in which ended traces of MLflow are read again, for some arrive late
+OVERLAP = timedelta(minutes=10)  # in which traces of MLflow are read again, for they arrive when they end
+LONGEST_TRACE = timedelta(days=1)  # what is under way for longer has been given up
 MOST_BYTES = 256 * 2**20  # of one answer
 TIMEOUT = 60.0
 POLICY = RetryPolicy(timeout=300.0, retries=4)
@@ -167,14 +168,14 @@ class Reader:
         kind = EngineError if error.code >= 500 else EngineRefused
         return kind(told, status=error.code)
 
-    def no_shape(self, wanted: str) -> Any:
+    def no_shape(self, wanted: str) -> NoReturn:
         """Raise `EngineRefused` for an answer of another shape than its API has."""
         raise EngineRefused(f"{self.who} did not answer with {wanted}: is it another server, or version?")
 
 
 def _list(reader: Reader, answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """A list of objects in an answer, which may leave it out where it is empty."""
-    found = answer.get(name, [])
+    found: list[dict[str, Any]] = answer.get(name, [])
     is_one = isinstance(found, list) and all(isinstance(each, dict) for each in found)
     return found if is_one else reader.no_shape(f"a list {name!r} of objects")
 
@@ -226,7 +227,7 @@ class Phoenix:
         try:
             return int(b64decode(str(id), validate=True).decode("ascii").removeprefix("Span:"))
         except (Base64Error, ValueError):
-            return int(self.reader.no_shape("the ids of spans"))
+            self.reader.no_shape("the ids of spans")
 
 
 def _spans_of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Span], list[str]]:
@@ -246,11 +247,11 @@ def _spans_of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Span], list[
 
 @dataclass(frozen=True, slots=True)
 class Mlflow:
-    """The traces of an experiment by when they ended, with all their spans.
+    """The traces of an experiment by when they began, with all their spans.
 
-    What is under way is read once it has ended. Some arrive late, after others that ended later: those of
-    the last `overlap` are read again. `clock` gives seconds since 1970: an end that is still to come, of an
-    application whose clock is wrong, must not hide all that ends before.
+    What is under way is read once it has ended. Most arrive when they end, after others that began later:
+    those that began in the last `overlap` are read again. `clock` gives seconds since 1970: a beginning that
+    is still to come, of an application whose clock is wrong, must not hide all that begins before.
     """
 
     reader: Reader
@@ -264,26 +265,30 @@ class Mlflow:
         return f"mlflow {self.reader.address} {self.experiment}"
 
     async def pages(self, cursor: Cursor | None, since: datetime | None) -> AsyncIterator[Page]:
-        """Traces that ended since the cursor, less the overlap."""
-        ended = int(cursor["ended_ms"]) if cursor else 0
-        begin = max(0, ended - round(self.overlap.total_seconds() * 1000))
+        """Traces that began since the cursor, less the overlap, and have ended."""
+        upto, now = int(cursor["began_ms"]) if cursor else 0, round(self.clock() * 1000)
+        begin = max(0, upto - _milliseconds(self.overlap))
         if since is not None:
             begin = max(begin, round(since.timestamp() * 1000))
         where = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": self.experiment}}
         wanted: dict[str, Any] = {
             "locations": [where],
-            "filter": f"trace.end_time_ms >= {begin}",
+            "filter": f"trace.timestamp_ms >= {begin}",
             "max_results": PAGE,
-            "order_by": ["end_time_ms ASC"],
+            "order_by": ["timestamp_ms ASC"],
         }
+        given_up, under_way = now - _milliseconds(LONGEST_TRACE), now  # when the first began
         while True:
             answer = await self.reader.ask("/api/3.0/mlflow/traces/search", value=wanted)
             infos = _list(self.reader, answer, "traces")
             for at in range(0, len(infos), TRACES_AT_ONCE):
                 some = infos[at : at + TRACES_AT_ONCE]
-                spans, unread = await self._spans([str(each.get("trace_id")) for each in some])
-                ended = min(max([ended, *map(_ended_ms, some)]), round(self.clock() * 1000))
-                yield Page(spans, unread, {"ended_ms": ended})
+                ended = [str(each.get("trace_id")) for each in some if each.get("state") != "IN_PROGRESS"]
+                waiting = [_began_ms(each) for each in some if each.get("state") == "IN_PROGRESS"]
+                under_way = min([under_way, *(each for each in waiting if each > given_up)])
+                spans, unread = await self._spans(ended)
+                upto = max([upto, *map(_began_ms, some)])
+                yield Page(spans, unread, {"began_ms": min(upto, under_way)})
             following = answer.get("next_page_token")
             if not following or not infos:
                 return
@@ -293,6 +298,8 @@ class Mlflow:
 
     async def _spans(self, trace_ids: Sequence[str]) -> tuple[list[Span], list[str]]:
         """The spans of traces, and a sentence for each trace without any."""
+        if not trace_ids:
+            return [], []
         query = [("trace_ids", each) for each in trace_ids]
         answer = await self.reader.ask("/api/3.0/mlflow/traces/batchGet", query)
         found, unread, filled = list[Span](), list[str](), set[str]()
@@ -328,11 +335,13 @@ def _hex(value: Any) -> Any:
         return value
 
 
-def _ended_ms(info: Mapping[str, Any]) -> int:
-    """When a trace ended, by the two that protobuf's JSON says of it: 0 where it cannot be read."""
+def _began_ms(info: Mapping[str, Any]) -> int:
+    """When a trace began; 0 where it cannot be read."""
     try:
-        began = datetime.fromisoformat(str(info["request_time"]))
-        took = float(str(info["execution_duration"]).removesuffix("s"))
-        return int((began.astimezone(UTC).timestamp() + took) * 1000)
+        return int(datetime.fromisoformat(str(info["request_time"])).astimezone(UTC).timestamp() * 1000)
     except (KeyError, ValueError, OverflowError):
         return 0
+
+
+def _milliseconds(time: timedelta) -> int:
+    return round(time.total_seconds() * 1000)
