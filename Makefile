@@ -7,12 +7,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -X faulthandler -m pytest -n logical --maxprocesses 4 --dist worksteal
 PEERS := .venv-peers
 TRAIN := .venv-train
+WATCH := .venv-watch
+WATCH_PIP := $(WATCH)/bin/python -m pip --disable-pip-version-check --no-input
 TRAIN_PIP := $(TRAIN)/bin/python -m pip --disable-pip-version-check --no-input
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check --no-input
 ADAPTERS := opik phoenix deepeval ragas inspect mlflow
 LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 
-.PHONY: all demo test test-all test-train test-adapters lint format docs bench bench-peers chaos detector lock clean
+.PHONY: all demo demo-watch test test-all test-train test-adapters lint format docs bench bench-peers chaos detector lock clean
 .DELETE_ON_ERROR:
 # Else every process of every test would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,12 +26,15 @@ demo: .venv/.local  ## judge the built-in set by code and with the embedded mode
 	$(BIN)/magistrate run quickstart --judge auto --judge faithfulness --judge hallucination --name demo
 	@echo "see it in a browser: $(BIN)/magistrate serve --open last"
 
+demo-watch: $(WATCH)/.watch  ## watch a small RAG application for half a minute, until an alert fires
+	$(WATCH)/bin/python -m examples.watch.demo
+
 # Tests that take long are marked `full`; `make test` runs a fourteenth of these each day (tests/tiers.py).
 test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: some twelve minutes on two cores
 	$(BIN)/magistrate models pull
 	$(PYTEST) -m "today or not full"
 
-test-all: .venv/.dev .venv/.browser  ## run every test, those of training (with torch) and of the adapters too
+test-all: .venv/.dev .venv/.browser $(WATCH)/.watch  ## run every test, those of training (with torch) and of the adapters too
 	$(BIN)/magistrate models pull
 	$(PYTEST)
 	@$(MAKE) --no-print-directory test-train test-adapters
@@ -78,11 +83,11 @@ lock: .venv/.dev  ## pin anew what pyproject.toml allows
 		-o requirements-dev.lock
 
 clean:
-	rm -rf .venv .venv-peers .venv-train .venv-adapters build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-train .venv-watch .venv-adapters build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The stamps below are made last, so that what was interrupted is done again.
 
-.venv/.made $(PEERS)/.made $(TRAIN)/.made:
+.venv/.made $(PEERS)/.made $(TRAIN)/.made $(WATCH)/.made:
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "there is no $(PYTHON); install Python 3.11 or newer, or name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v < (3, 15) and \
@@ -107,6 +112,11 @@ $(TRAIN)/.train: requirements-dev.lock requirements-train.txt pyproject.toml | $
 	$(TRAIN_PIP) install -r requirements-dev.lock
 	$(TRAIN_PIP) install -r requirements-train.txt
 	$(TRAIN_PIP) install --no-deps -e .
+	@touch $@
+
+# The application that is watched, and what watches it; `make demo` needs none of that.
+$(WATCH)/.watch: requirements-watch.txt pyproject.toml | $(WATCH)/.made
+	$(WATCH_PIP) install -r requirements-watch.txt -e '.[server,otlp]'
 	@touch $@
 
 # Each framework has an environment of its own: what one pins, another may not bear.

@@ -7,6 +7,7 @@ import click
 from magistrate.cli.watch_alerts import test_alert
 from magistrate.cli.watch_delete import delete
 from magistrate.cli.watch_explain import explain
+from magistrate.cli.watch_pull import pull
 from magistrate.cli.watch_run import run, schema
 from magistrate.cli.watch_status import status
 
@@ -20,6 +21,7 @@ def command() -> None:
 
 command.add_command(delete)
 command.add_command(explain)
+command.add_command(pull)
 command.add_command(run)
 command.add_command(schema)
 command.add_command(status)

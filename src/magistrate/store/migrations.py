@@ -382,6 +382,15 @@ _WATCH_OUT = (
     "CREATE INDEX traces_last ON traces (last_at)",
 )
 
+# How far the servers were read from which spans are pulled.
+_SOURCES = (
+    """CREATE TABLE sources (
+        name TEXT NOT NULL PRIMARY KEY,
+        cursor TEXT NOT NULL,
+        changed_at TEXT NOT NULL
+    )""",
+)
+
 MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _FIRST,
     _COUNTS,
@@ -392,6 +401,7 @@ MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _LOST,
     _LABELS,
     _WATCH_OUT,
+    _SOURCES,
 )
 LATEST = len(MIGRATIONS)
 

@@ -478,6 +478,15 @@ alerts = Table(
     Column("body", Text, nullable=False),
 )
 
+# How far each server was read from which spans are pulled.
+sources = Table(
+    "sources",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("cursor", Text, nullable=False),
+    Column("changed_at", Instant, nullable=False),
+)
+
 
 # --- differences of the databases -------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from magistrate.store.runs import (
     resolve,
     shown,
 )
+from magistrate.store.sources import Sources
 from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
 from magistrate.store.watch_figures import WatchLists
@@ -173,6 +174,11 @@ class Store(DatasetShelf):
     def trace_deletion(self) -> TraceDeletion:
         """Deletion of traces with everything derived from them."""
         return TraceDeletion(self._writing, self._reading)
+
+    @property
+    def sources(self) -> Sources:
+        """How far the servers were read from which spans are pulled."""
+        return Sources(self._writing, self._reading)
 
     @property
     def outbox(self) -> Outbox:

@@ -1,0 +1,257 @@
+"""How much of an application can be watched: spans that come in, answers that are judged, lag and memory.
+
+Run: python -m benchmarks.watch [--seconds 60] [--rate 5] [--spans 20000] [--answers 300] [--judge …]
+
+A trace is a chain, a search and a call of a model, with two passages of some 600 characters each. Spans come
+as protobuf over HTTP to `magistrate serve --watch` in another process, on a store in a file. `ingested` has
+nothing judged meanwhile; `judged` is a worker in this process with nothing coming in; `steady` is both, by
+the first judge: the lag is from the answer to a request until the verdict is stored, the memory is what the
+server keeps resident after the first verdict and after the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+
+from benchmarks.machine import load, machine
+from magistrate import _async
+from magistrate._yaml import parse_document
+from magistrate.datasets.spans.span import spans_of_request
+from magistrate.store import Store
+from magistrate.watch.otlp import LIMITS, read
+from magistrate.watch.results import encoded
+from magistrate.watch.rules import Rule, rules_of
+from magistrate.watch.worker import Watcher
+
+JUDGES = ("novelty", "detector")
+IN_TRACE = 3
+PARENT = b64encode(bytes.fromhex(f"{1:016x}")).decode()  # as protobuf's own JSON has it, see `encoded`
+AT_ONCE = 170  # traces in one request, as an exporter sends up to 512 spans
+LONGEST = 120.0  # seconds that verdicts may take after the last span
+WORDS = (
+    (Path(__file__).parents[1] / "examples" / "watch" / "passages.txt").read_text(encoding="utf-8").split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """What a steady rate took: seconds of lag of each verdict, those that are missing, and megabytes."""
+
+    sent: int
+    lags: Sequence[float]
+    megabytes: tuple[float | None, float | None]
+
+
+# --- what is sent -----------------------------------------------------------------------------------
+
+
+def trace(draw: random.Random) -> tuple[str, list[dict[str, Any]]]:
+    """A trace in OTLP/JSON, with its id."""
+    trace_id, now = f"{draw.getrandbits(128) | 1:032x}", time.time_ns()
+    passages = [" ".join(draw.choices(WORDS, k=100)) + f" {draw.randrange(1000)}." for _ in range(2)]
+    said = " ".join(draw.choices(passages[0].split(), k=12)) + f" {draw.randrange(1000)}."
+    steps: list[tuple[str, Mapping[str, Any]]] = [
+        ("CHAIN", {"input.value": "When does the museum open?", "output.value": said}),
+        ("RETRIEVER", {f"retrieval.documents.{n}.document.content": each for n, each in enumerate(passages)}),
+        ("LLM", {"llm.output_messages.0.message.content": said}),
+    ]
+    spans = [
+        {
+            "traceId": trace_id,
+            "spanId": f"{place + 1:016x}",
+            "parentSpanId": PARENT if place else "",
+            "name": kind.lower(),
+            "startTimeUnixNano": str(now + place * 1_000_000),
+            "endTimeUnixNano": str(now + (5_000_000 if not place else (place + 1) * 1_000_000 - 1)),
+            "attributes": [
+                {"key": key, "value": {"stringValue": value}}
+                for key, value in {"openinference.span.kind": kind, **attributes}.items()
+            ],
+        }
+        for place, (kind, attributes) in enumerate(steps)
+    ]
+    return trace_id, spans
+
+
+def request(spans: Sequence[Mapping[str, Any]]) -> bytes:
+    """An export of spans, as protobuf."""
+    return encoded("traces", {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}, "protobuf")
+
+
+def post(address: str, body: bytes) -> None:
+    """Send an export; an answer of refusal is raised."""
+    headers = {"Content-Type": "application/x-protobuf"}
+    with urlopen(Request(f"{address}v1/traces", body, headers)) as said:
+        if said.read():
+            raise RuntimeError("some of the spans were rejected")
+
+
+def rule(judge: str, quiet: str) -> str:
+    """The file of one rule."""
+    return f"rules:\n  - name: measured\n    judges: ['{judge}']\n    quiet: {quiet}\n"
+
+
+@contextmanager
+def serving(folder: Path, rules: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address and the process of a server that watches."""
+    (folder / "rules.yaml").write_text(rules, encoding="utf-8")
+    words = [sys.executable, "-m", "magistrate", "serve", "--port", "0"]
+    words += ["--store", str(folder / "watch.db"), "--watch", str(folder / "rules.yaml")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().strip(), server
+            server.send_signal(signal.SIGINT)
+            server.wait(LONGEST)
+        finally:
+            server.kill()
+
+
+# --- what is measured -------------------------------------------------------------------------------
+
+
+def ingested(folder: Path, n_spans: int) -> float:
+    """Spans a second that a server stores, one request after another; none is judged."""
+    draw = random.Random(1)
+    bodies = []
+    for _ in range(max(1, n_spans // (IN_TRACE * AT_ONCE))):
+        bodies.append(request([span for _ in range(AT_ONCE) for span in trace(draw)[1]]))
+    with serving(folder, rule("novelty", "1h")) as (address, _):
+        post(address, request(trace(draw)[1]))
+        began = time.perf_counter()
+        for body in bodies:
+            post(address, body)
+        return len(bodies) * IN_TRACE * AT_ONCE / (time.perf_counter() - began)
+
+
+def judged(folder: Path, judge: str, n: int) -> float:
+    """Answers a second that one worker decides and judges, from spans that are stored."""
+    these: list[Rule] = rules_of(parse_document(rule(judge, "0s"), "rules.yaml"))
+    draw, now = random.Random(2), lambda: datetime.now(UTC)
+    with Store.open(folder / "watch.db") as store:
+        watcher = Watcher(store, these, clock=now)
+        _async.run(watcher.prepare())
+        watcher.register()
+        for count in (1, n):  # the first is asked to have the judge loaded
+            value = read(
+                "traces", "protobuf", request([s for _ in range(count) for s in trace(draw)[1]]), LIMITS
+            )
+            store.traces.put(spans_of_request(value.value)[0], now())
+            began = time.perf_counter()
+            _async.run(watcher.drain())
+            took = time.perf_counter() - began
+        found = store.traces.counts("measured")
+    if found != {"judged": n + 1}:
+        raise RuntimeError(f"not all were judged: {found}")
+    return n / took
+
+
+def steady(folder: Path, judge: str, rate: float, seconds: float) -> Steady:
+    """Traces at a steady rate to a server that judges them."""
+    draw, sent = random.Random(3), dict[str, datetime]()
+    with serving(folder, rule(judge, "0s")) as (address, server):
+        first = _send(address, draw)
+        _wait(folder, [first])
+        before, began = _megabytes(server.pid), time.perf_counter()
+        while (due := len(sent) / rate) < seconds:
+            time.sleep(max(0.0, began + due - time.perf_counter()))
+            sent[_send(address, draw)] = datetime.now(UTC)
+        _wait(folder, list(sent))
+        after = _megabytes(server.pid)
+    lags = []
+    with Store.open(folder / "watch.db") as store:
+        for trace_id, at in sent.items():
+            states = store.traces.decisions("measured", trace_id=trace_id)
+            lags += [(each.changed_at - at).total_seconds() for each in states if each.state == "judged"]
+    return Steady(len(sent), lags, (before, after))
+
+
+def _send(address: str, draw: random.Random) -> str:
+    trace_id, spans = trace(draw)
+    post(address, request(spans))
+    return trace_id
+
+
+def _wait(folder: Path, trace_ids: Sequence[str]) -> None:
+    """Until the last of these traces is judged, or for as long as verdicts may take."""
+    until = time.monotonic() + LONGEST
+    with Store.open(folder / "watch.db") as store:
+        for trace_id in reversed(trace_ids):
+            while time.monotonic() < until:
+                found = store.traces.decisions("measured", trace_id=trace_id)
+                if any(each.state == "judged" for each in found):
+                    break
+                time.sleep(0.1)
+
+
+def _megabytes(process: int) -> float | None:
+    """What a process keeps in memory; None where the system does not say."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    kilobytes = next(line.split()[1] for line in lines if line.startswith("VmRSS"))
+    return int(kilobytes) / 1024
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print a line for each figure, with the machine that it is of."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=5.0, help="traces a second")
+    parser.add_argument("--spans", type=int, default=20_000)
+    parser.add_argument("--answers", type=int, default=300)
+    parser.add_argument("--judge", action="append", metavar="JUDGE")
+    given = parser.parse_args(words)
+    judges = given.judge or JUDGES
+    here, busy = machine(_cores()), load()
+    loaded = "" if busy is None else f", {busy:.1f} processes wanted to run in the last minute"
+    print(f"{here.cpu}, {here.cores} cores, commit {here.commit}{loaded}")
+
+    def folder() -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory()
+
+    with folder() as place:
+        print(f"ingested            {ingested(Path(place), given.spans):>8,.0f} spans a second", flush=True)
+    for judge in judges:
+        with folder() as place:
+            found = judged(Path(place), judge, given.answers)
+        print(f"judged by {judge:<9} {found:>8,.1f} answers a second", flush=True)
+    with folder() as place:
+        seen = steady(Path(place), judges[0], given.rate, given.seconds)
+    lags = sorted(seen.lags)
+    told = [f"{float(np.quantile(lags, q)):.2f} s" for q in (0.5, 0.95, 1.0)] if lags else ["no data"] * 3
+    print(
+        f"steady, {given.rate:g} traces a second for {given.seconds:g} s: {len(lags)} of {seen.sent} judged, "
+        f"lag {told[0]} (median), {told[1]} (95 %), {told[2]} (longest)"
+    )
+    sizes = ["not told" if each is None else f"{each:,.0f} MB" for each in seen.megabytes]
+    print(f"memory of the server: {sizes[0]} after the first verdict, {sizes[1]} after the last")
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    main()

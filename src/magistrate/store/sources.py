@@ -1,0 +1,38 @@
+"""How far other servers were read, from which spans are pulled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from magistrate.store.codec import dumps, loads
+from magistrate.store.schema import insert_or, sources
+
+Transaction = Callable[[], AbstractContextManager[Connection]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The cursors of sources by their name, reached as `store.sources`."""
+
+    _writing: Transaction
+    _reading: Transaction
+
+    def cursor(self, name: str) -> Mapping[str, Any] | None:
+        """How far a source was read; None where it never was."""
+        with self._reading() as connection:
+            body = connection.scalar(select(sources.c.cursor).where(sources.c.name == name))
+        return None if body is None else loads(body)
+
+    def keep(self, name: str, cursor: Mapping[str, Any], now: datetime) -> None:
+        """Note how far a source was read, once what was read is stored; committed when this returns."""
+        with self._writing() as connection:
+            row = {"name": name, "cursor": dumps(dict(cursor)), "changed_at": now}
+            adding = insert_or(connection, sources).values(row)
+            new = {each: adding.excluded[each] for each in ("cursor", "changed_at")}
+            connection.execute(adding.on_conflict_do_update(index_elements=["name"], set_=new))

@@ -1,0 +1,19 @@
+"""`python -m benchmarks.watch`: it prints its figures, and every answer that it sent was judged."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks import watch
+
+
+@pytest.mark.full
+def test_all_figures_are_printed_and_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    watch.main(["--seconds", "2", "--rate", "5", "--spans", "600", "--answers", "5", "--judge", "novelty"])
+    told = capsys.readouterr().out
+    assert float(re.findall(r"ingested +([\d,]+) spans", told)[0].replace(",", "")) > 0
+    assert float(re.findall(r"judged by novelty +([\d.,]+) answers", told)[0].replace(",", "")) > 0
+    assert "10 of 10 judged, lag " in told
+    assert "memory of the server: " in told
