@@ -33,7 +33,12 @@ STAGES = {  # the recipe, millions of tokens, the highest learning rate, tokens 
         ("3-twins", 2.3, 1.2e-4, 4096),
         ("4-whole", 4.3, 1.2e-4, 4096),
     ),
-    "large": (("large-1", 0.56, 3e-4, 1536), ("large-2", 0.5, 3e-4, 1200)),
+    "large": (
+        ("large-1", 0.56, 3e-4, 1536),
+        ("large-2", 0.5, 3e-4, 1200),
+        ("large-3", 0.65, 3e-4, 1200),
+        ("large-4", 0.36, 3e-4, 1200),
+    ),
 }
 BASES = {"small": "minilm-l6", "large": "mpnet"}
 PLACES = {"small": SHIPPED, "large": LEARNT}
