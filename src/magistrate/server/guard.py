@@ -31,7 +31,7 @@ from magistrate.server.judging import (
     awaited,
     check_texts,
 )
-from magistrate.server.responses import Refusal, json_response
+from magistrate.server.responses import Refusal, error_responses, json_response
 from magistrate.types import Failure, FailureCode, Outcome, Sample
 
 HEADER = "Magistrate-Guard"
@@ -89,7 +89,7 @@ class Decided(BaseModel):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Refusal, "description": "The body is no text in UTF-8"},
+    **error_responses(400),
     422: {"model": Refusal, "description": "This cannot be judged: it is no decision, and lets nothing pass"},
     503: {"model": Refusal, "description": "The guard of this server can judge nothing: its log says why"},
 }

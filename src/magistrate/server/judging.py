@@ -40,7 +40,7 @@ from magistrate.report.export import outcome_data
 from magistrate.runs.execute import GRACE, Recorded
 from magistrate.runs.limits import DEADLINE
 from magistrate.server.monitoring import Metrics
-from magistrate.server.responses import Refusal, json_response
+from magistrate.server.responses import Refusal, error_responses, json_response
 from magistrate.server.state import JobQueue, Refused
 from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Step, Usage, Verdict
 
@@ -463,7 +463,7 @@ def _outcome_model(kind: type) -> Any:
 
 OUTCOME: Any = Union[_outcome_model(Verdict), _outcome_model(Failure), _outcome_model(Abstention)]  # noqa: UP007 - made here
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Refusal, "description": "The body is no text in UTF-8"},
+    **error_responses(400),
     404: {"model": Refusal, "description": "Nobody knows the judge or the model"},
     422: {"model": Refusal, "description": "This cannot be judged, or may not be asked from outside"},
     429: {"model": Refusal, "description": "Too much is being judged; Retry-After says when to come again"},

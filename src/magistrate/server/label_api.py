@@ -156,7 +156,7 @@ def queue(name: str, store: RequestStore) -> Response:
     return json_response({**_line(found), **counts, "words": done.words})
 
 
-@api.post("/labels/{name}/next", response_model=NextTask, responses=error_responses(404, 422, 503))
+@api.post("/labels/{name}/next", response_model=NextTask, responses=error_responses(400, 404, 422, 503))
 def give_out(request: Request, name: str, body: ToClaim, store: RequestStore) -> Response:
     """Give out the next item that the annotator has not labelled and others do not hold."""
     found = store.labels.find(name)
@@ -165,7 +165,9 @@ def give_out(request: Request, name: str, body: ToClaim, store: RequestStore) ->
 
 
 @api.post(
-    "/labels/{name}/items/{number}", response_model=Labelled, responses=error_responses(404, 409, 422, 503)
+    "/labels/{name}/items/{number}",
+    response_model=Labelled,
+    responses=error_responses(400, 404, 409, 422, 503),
 )
 def submit(request: Request, name: str, number: Number, body: ToLabel, store: RequestStore) -> Response:
     """Store an answer, once if it is sent twice; 409 where they have said something else meanwhile."""

@@ -223,6 +223,7 @@ class Refusal(BaseModel):
 
 NOT_FOUND = "there is nothing at this address"
 _WHY = {
+    400: "The body is no text in UTF-8",
     404: "There is nothing of this name",
     409: "It is being judged at the moment",
     422: "What is asked cannot be read, or cannot be had",
