@@ -88,7 +88,7 @@ def _when(words: str) -> str:
 
 
 class AlertPart(Part):
-    """An alert: a bound on a metric, and the sinks that are notified when it starts firing and when it
+    """A bound on a metric, and the sinks that are notified when the alert starts firing and when it
     resolves.
     """
 

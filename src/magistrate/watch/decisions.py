@@ -112,9 +112,7 @@ def next_judge(rule: Rule, asked: Sequence[Mapping[str, Any]], trace_id: str) ->
 
 
 def answer(outcome: Verdict | Abstention, info: JudgeInfo, inclusion: float) -> dict[str, Any]:
-    """Convert a judge's result for storage in a decision. The score is oriented so that 1 means
-    hallucinated.
-    """
+    """Convert a judge's result for storage in a decision. A score of 1 always means hallucinated."""
     told: dict[str, Any] = {"judge": outcome.judge, "inclusion": inclusion}
     if isinstance(outcome, Abstention):
         return told | {"kind": "abstention", "code": outcome.reason}

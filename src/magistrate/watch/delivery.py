@@ -39,8 +39,8 @@ class Pause:
         return self._until is None or now >= self._until
 
     def begin(self, now: datetime, asked: float | None = None) -> datetime:
-        """Record a failure and return when to retry. `asked` is the wait in seconds that the receiver
-        requested.
+        """Record a failure and return when to retry. `asked` is the wait that the receiver requested, in
+        seconds.
         """
         seconds = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE) * self._randomness.uniform(0.75, 1)
         self._failures = min(self._failures + 1, 20)

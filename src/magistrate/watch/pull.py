@@ -68,11 +68,10 @@ class Source(Protocol):
     def name(self) -> str: ...
 
     def pages(self, cursor: Cursor | None, since: datetime | None) -> AsyncIterator[Page]:
-        """Yield the spans since a cursor, or all of them; with `since`, only those that began, or ended,
+        """Yield the spans since a cursor, or all of them. `since` limits them to those that began, or ended,
         later.
 
-        Raises `EngineError` if the server does not answer, refuses the request, or returns an unexpected
-        answer.
+        Raises `EngineError` if the server does not answer, refuses, or returns an unexpected answer.
         """
         ...
 
@@ -189,8 +188,8 @@ def _list(reader: Reader, answer: Mapping[str, Any], name: str) -> list[dict[str
 class Phoenix:
     """The spans of a Phoenix project, read from the newest row down to the last known one.
 
-    Rows are numbered in the order they are written, and pages descend. So the cursor is saved only after
-    the last page.
+    Rows are numbered in the order they are written, and pages descend. So the cursor is saved after the
+    last page.
     """
 
     reader: Reader

@@ -58,9 +58,7 @@ class Condition(Part):
         return self
 
     def why_not(self, attributes: Mapping[str, Any], name: str) -> str | None:
-        """Return why the attribute `name` fails the condition, without quoting its value; None if it
-        holds.
-        """
+        """Return why the attribute `name` fails the condition, without quoting its value, or None."""
         if name not in attributes:
             return None if self.exists is False else "it is not there"
         if self.exists is False:

@@ -231,9 +231,7 @@ def _differing(own: Recipe, other: Recipe) -> str:
 def _corrected(
     store: Store, record: RuleRecord, judge: str, rows: Sequence[Any], label_run: str | None
 ) -> tuple[Estimate, str]:
-    """Return the flag rate corrected for the judge's errors on labelled data, and a description of the
-    labels.
-    """
+    """Return the flag rate corrected for the judge's errors on labels, and a description of the labels."""
     answers = list(answers_by(rows, judge))
     if not answers:
         return Estimate.none("no data"), ""

@@ -304,8 +304,8 @@ class Watcher:
             del work[outcome.sample_id]
 
     def _end(self, each: _Work) -> None:
-        """Settle a decision that needs no further judge, because earlier attempts already have all
-        results.
+        """Settle a decision that has all results it needs, from an earlier attempt or for the same
+        content.
         """
         change = Change(state=decisions.ended(each.asked), now=self._clock(), asked=each.asked)
         self._traces.settle(each.leased, change)
@@ -351,7 +351,7 @@ class Watcher:
             name=f"watch {rule.name} v{record.version}",
             tags=(WATCH_TAG,),
         )
-        store.finish_run(run_id, "done")  # its outcomes are complete at any time
+        store.finish_run(run_id, "done")  # each of its samples has an outcome at any time
         chosen = self._traces.keep_run(record, run_id)
         if chosen != run_id:
             store.delete(run_id)
