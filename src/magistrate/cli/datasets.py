@@ -202,7 +202,7 @@ def delete(name: str, yes: bool, force: bool, store: str | None, as_json: bool) 
         _say(f"deleted {', '.join(each.ref for each in deleted)}")
 
 
-# --- what is there ---------------------------------------------------------------------------------
+# --- finding data ----------------------------------------------------------------------------------
 
 
 def _list(store: str | None, as_json: bool) -> None:
@@ -279,7 +279,7 @@ def _has_store(place: str | None) -> bool:
     return exists(place)
 
 
-# --- how it reads ----------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------
 
 
 def as_data(version: DatasetVersion) -> dict[str, Any]:

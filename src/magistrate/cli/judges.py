@@ -65,7 +65,7 @@ def command(context: click.Context, as_json: bool) -> None:
         context.default_map = {context.invoked_subcommand: {"as_json": True}}
 
 
-# --- all of them --------------------------------------------------------------------------------
+# --- list ---------------------------------------------------------------------------------------
 
 
 @command.command("list", epilog="Example: magistrate judges list --json")
@@ -111,7 +111,7 @@ def _row(each: Mapping[str, Any], model: str) -> list[str]:
     return [name, auroc, n, ms, each["summary"], inputs_of(each), ", ".join(each["needs"]), options]
 
 
-# --- one of them --------------------------------------------------------------------------------
+# --- show ---------------------------------------------------------------------------------------
 
 
 @command.command(
@@ -353,7 +353,7 @@ def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, termi
     terminal.print()
 
 
-# --- how they are shown -----------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------
 
 
 def _rows_of_judge(judge: Any, described: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:

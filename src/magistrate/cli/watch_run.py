@@ -151,7 +151,7 @@ def _read(source: str) -> tuple[list[Span], list[str]]:
     return spans, problems
 
 
-# --- what it would take ----------------------------------------------------------------------------
+# --- estimate --------------------------------------------------------------------------------------
 
 
 def _print_estimate(
@@ -221,7 +221,7 @@ def _estimate(rule: Rule, targets: Sequence[TargetRecord]) -> tuple[Counter[str]
     return states, estimates
 
 
-# --- how it reads ----------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------
 
 
 def _print_counts(counts: Mapping[str, Mapping[str, int]], unsent: Sequence[Queue], as_json: bool) -> None:

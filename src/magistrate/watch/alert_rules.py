@@ -88,9 +88,7 @@ def _when(words: str) -> str:
 
 
 class AlertPart(Part):
-    """A bound on a metric, and the sinks that are notified when the alert starts firing and when it
-    resolves.
-    """
+    """A bound on a metric, and the sinks that are notified when the alert fires and when it resolves."""
 
     name: str = Field(min_length=1, max_length=100, description="What it is called in messages.")
     rule: str | None = Field(default=None, description="The rule it is about; may be left out of one.")
@@ -130,7 +128,7 @@ class AlertPart(Part):
         return bound(self.when)
 
 
-# --- who is told --------------------------------------------------------------------------------------
+# --- sinks --------------------------------------------------------------------------------------------
 
 
 class WebhookPart(Part):

@@ -133,7 +133,7 @@ class Alerts:
         return sent
 
 
-# --- what is seen -------------------------------------------------------------------------------------
+# --- metrics per window -------------------------------------------------------------------------------
 
 
 def look(store: Store, record: RuleRecord, alert: AlertPart, now: datetime) -> list[Seen]:

@@ -47,7 +47,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 10.0, 3600.0
 REASON = 300  # characters
 
 
-# --- before any judge is asked --------------------------------------------------------------------
+# --- the first decision ---------------------------------------------------------------------------
 
 
 def first(
@@ -89,7 +89,7 @@ def why_not(rule: Rule, attributes: Mapping[str, Any]) -> str | None:
     return None
 
 
-# --- which judge is next --------------------------------------------------------------------------
+# --- the next judge -------------------------------------------------------------------------------
 
 
 def next_judge(rule: Rule, asked: Sequence[Mapping[str, Any]], trace_id: str) -> float | None:
@@ -125,7 +125,7 @@ def ended(asked: Sequence[Mapping[str, Any]]) -> str:
     return "judged" if asked[-1]["kind"] == "verdict" else "abstained"
 
 
-# --- what failed ----------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 def passes(failure: Failure) -> bool:
@@ -151,7 +151,7 @@ def told(outcome: Outcome) -> str:
     return "" if isinstance(outcome, Verdict) else shorten_inside(str(outcome), REASON)
 
 
-# --- what it costs --------------------------------------------------------------------------------
+# --- budget ---------------------------------------------------------------------------------------
 
 
 def spent(usage: Usage, dollars: float | None) -> Spent:

@@ -39,9 +39,7 @@ class Pause:
         return self._until is None or now >= self._until
 
     def begin(self, now: datetime, asked: float | None = None) -> datetime:
-        """Record a failure and return when to retry. `asked` is the wait that the receiver requested, in
-        seconds.
-        """
+        """Record a failure and return when to retry. `asked` is the requested wait in seconds."""
         seconds = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE) * self._randomness.uniform(0.75, 1)
         self._failures = min(self._failures + 1, 20)
         self._until = now + timedelta(seconds=max(seconds, min(asked or 0.0, LONGEST_PAUSE)))

@@ -89,7 +89,7 @@ class Request:
     cut: Mapping[str, int] = field(default_factory=dict)
 
 
-# --- bytes -----------------------------------------------------------------------------------------
+# --- the body --------------------------------------------------------------------------------------
 
 
 def encoding_of(content_type: str) -> Encoding:
@@ -157,7 +157,7 @@ def _gzip() -> Any:
     return zlib.decompressobj(zlib.MAX_WBITS | 16)
 
 
-# --- reading ---------------------------------------------------------------------------------------
+# --- decoding --------------------------------------------------------------------------------------
 
 
 def read(signal: Signal, encoding: Encoding, body: bytes, limits: Limits = LIMITS) -> Request:
@@ -253,8 +253,8 @@ def _any_value(message: Any) -> dict[str, Any]:
 
 
 # --- the size of a message ---------------------------------------------------------------------------
-# A span of two bytes takes 180 in memory and an event 60, and the library reads any number of them. So fields
-# are counted first; a shape gives the numbers of those fields that hold messages, with the shapes of these.
+# The protobuf library decodes any number of spans, and one of two bytes takes 180 in memory (an event 60). So
+# fields are counted first. A shape maps the number of each field that contains messages to their shape.
 
 Shape = dict[int, "Shape"]
 _VALUE: Shape = {}
@@ -423,7 +423,7 @@ def _map(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# --- answers -----------------------------------------------------------------------------------------
+# --- responses ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,7 @@ class Source(Protocol):
     def name(self) -> str: ...
 
     def pages(self, cursor: Cursor | None, since: datetime | None) -> AsyncIterator[Page]:
-        """Yield the spans since a cursor, or all of them. `since` limits them to those that began, or ended,
-        later.
+        """Yield the spans since a cursor, or all. `since` keeps only those that began, or ended, later.
 
         Raises `EngineError` if the server does not answer, refuses, or returns an unexpected answer.
         """
@@ -99,7 +98,7 @@ async def pull(
     return done
 
 
-# --- a server ---------------------------------------------------------------------------------------
+# --- reading from a server --------------------------------------------------------------------------
 
 
 class Reader:

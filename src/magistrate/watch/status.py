@@ -206,7 +206,7 @@ def _spending(hours: Sequence[Hour], begin: datetime, priced: bool, budget: Mapp
     return Spending(begin=begin, spent=spent if priced else replace(spent, dollars=None), budget=budget)
 
 
-# --- what judges get wrong ------------------------------------------------------------------------
+# --- correction for judge errors ------------------------------------------------------------------
 
 
 def _judge_status(

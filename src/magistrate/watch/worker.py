@@ -316,7 +316,7 @@ class Watcher:
         change = Change(state="retrying", now=now, reason=reason, due_at=due_at, asked=each.asked)
         self._traces.settle(each.leased, change)
 
-    # --- what judging takes ---------------------------------------------------------------------
+    # --- plans, runs and leases -----------------------------------------------------------------
 
     async def _plans_of(self, rule: Rule) -> Sequence[RunPlan]:
         """Return one plan per judge of the rule, created once."""
