@@ -62,7 +62,7 @@ COMMANDS = (
     "doctor",
 )
 
-# Commands that share a file with another one: its name, and the function there.
+# Commands whose name differs from their module or function: the module, and the function in it.
 ELSEWHERE = {
     "check": ("generate", "check_text"),
     "import": ("imports", "command"),
@@ -72,7 +72,7 @@ ELSEWHERE = {
 
 
 class Commands(click.Group):
-    """Imports a command's module when it is asked for, so that `--help` stays quick."""
+    """Imports a command's module only when the command is used, so that `--help` stays fast."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -89,7 +89,7 @@ class Commands(click.Group):
         try:
             return super().invoke(context)
         except BrokenPipeError:
-            hush()  # the reader of a pipe has seen enough; what was left to do is not known to be well
+            hush()  # the reader closed the pipe early; the remaining work may not be complete
             return UNREAD
 
     def resolve_command(
@@ -115,12 +115,12 @@ def command() -> None:
 def main(program: click.Command = command, name: str = "magistrate") -> None:
     """Run a program, by default this command line, and exit with its code.
 
-    0 done, 1 a gate failed, 2 bad usage or input, 3 no whole result (a limit cut the run off, a judge gave
-    no verdict, too many judgements failed, the engine is gone), 130 interrupted (143 and 129 where SIGTERM or
-    SIGHUP did it), 141 where nobody read the answer to its end.
+    0 done, 1 a gate failed, 2 bad usage or input, 3 incomplete result (a limit cut the run off, a judge
+    gave no verdict, too many judgements failed, the engine is gone), 130 interrupted (143 and 129 after
+    SIGTERM and SIGHUP), 141 if the reader of standard output closed it early.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Foreign text and frames also come out where the locale knows few characters.
+        # Print text and table frames even in a locale that cannot encode all their characters.
         sys.stdout.reconfigure(errors="replace")
     _logging.configure(verbose=False)
     with _as_a_program():
@@ -132,7 +132,7 @@ def main(program: click.Command = command, name: str = "magistrate") -> None:
             hush()
             code = code or UNREAD
     if code > SIGNALLED:
-        # Whoever presses Ctrl-C does not want to wait for a model that is still being loaded.
+        # After Ctrl-C, do not wait for a model that is still loading.
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
@@ -140,12 +140,12 @@ def main(program: click.Command = command, name: str = "magistrate") -> None:
 
 @contextmanager
 def _as_a_program() -> Iterator[None]:
-    """Warnings are lines for people, and SIGTERM and SIGHUP end what is under way as Ctrl-C does.
+    """Print warnings as plain lines, and let SIGTERM and SIGHUP interrupt the program like Ctrl-C.
 
-    Whoever calls `main` inside a larger program has its own ways back afterwards.
+    Everything is restored afterwards, in case `main` was called inside a larger program.
     """
     signals = [each for name in ("SIGTERM", "SIGHUP") if (each := getattr(signal, name, None)) is not None]
-    mine = [each for each in signals if signal.getsignal(each) is signal.SIG_DFL]  # nohup wants its ignored
+    mine = [each for each in signals if signal.getsignal(each) is signal.SIG_DFL]  # keeps what nohup ignores
     shown, warnings.showwarning = warnings.showwarning, _warned
     for each in mine:
         signal.signal(each, _interrupt)
@@ -175,13 +175,13 @@ def _run(program: click.Command, name: str) -> int:
 
 
 def _warned(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning as a line for people, without the place in the code."""
+    """Print a warning as one line, without its place in the code."""
     from magistrate.report.formatting import plain
 
     click.echo(f"warning: {plain(str(message))}", err=True)
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """End as after Ctrl-C: what is under way is given up, and what is done is kept."""
+    """Interrupt the program as after Ctrl-C: work in progress is dropped, finished work is kept."""
     note_signal(number)
     raise KeyboardInterrupt

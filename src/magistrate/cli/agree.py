@@ -1,4 +1,4 @@
-"""`magistrate agree`: how far a judge agrees with people, or with another judge."""
+"""`magistrate agree`: agreement of a judge with people, or with another judge."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def command(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Say how far a judge of RUN agrees with people, or with another judge.
+    """Measure how well a judge of RUN agrees with people, or with another judge.
 
-    Beyond the share of equal labels: Cohen's kappa, weighted where labels are ordered, Krippendorff's alpha
-    and Gwet's AC1, with intervals, and the samples on which the two differ.
+    Besides the share of equal labels, it prints Cohen's kappa (weighted if labels are ordered),
+    Krippendorff's alpha and Gwet's AC1, with intervals, and the samples on which the two differ.
     """
     from magistrate.api.agree import agree
     from magistrate.cli.exit_codes import print_problems

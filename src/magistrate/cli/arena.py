@@ -1,4 +1,4 @@
-"""`magistrate arena`: applications or models against each other over questions or documents."""
+"""`magistrate arena`: rank applications or models against each other on questions or documents."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def command(
     max_tokens: int | None,
     **how: Any,
 ) -> int:
-    """Rank applications or models by battles over the questions in FILE, with the share that is faithful.
+    """Rank applications or models by battles over the questions in FILE, with the share of faithful answers.
 
-    Answers are columns of FILE, or given by models. A committee votes on pairs of answers, discusses once
-    where its members differ, and votes again; pairs are made by Swiss rounds. Every call is stored in a run,
-    and the same command goes on where a limit or an error ended it. Exits with 3 where it is not finished, or
-    where the battles do not connect all candidates.
+    Answers are columns of FILE, or written by models. A committee votes on pairs of answers, discusses once
+    if its members differ, and votes again. Pairs are chosen by Swiss rounds. Every call is stored in a run.
+    If a limit or an error ends it, run the same command again to continue. Exits with 3 if the arena is not
+    finished, or if the battles do not connect all candidates.
     """
     from magistrate.api.arena import ArenaSpec, arena
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
@@ -119,6 +119,6 @@ def command(
 
 
 def _named(words: str) -> tuple[str, str]:
-    """The name and the column of `--app`."""
+    """Split the value of `--app` into name and column."""
     name, equals, column = words.partition("=")
     return (name, column) if equals else (words, words)

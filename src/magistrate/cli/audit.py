@@ -1,4 +1,4 @@
-"""`magistrate audit`: how often irrelevant changes of a sample flip a judge's verdict."""
+"""`magistrate audit`: how often an irrelevant change of a sample flips a judge's verdict."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def command(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Judge samples as they are and changed, and say how often the verdict of JUDGE flips.
+    """Judge original and changed samples, and report how often the verdict of JUDGE flips.
 
     Checks: repeated, options_swapped, reasons, padding, contexts_shuffled, formatting, noise, hostile.
     Nothing is stored, and no cache is used.
@@ -93,7 +93,7 @@ def command(
 
 
 def _made(examination: Examination, html: Path | None, as_json: bool) -> int:
-    """Judge, then print and write what came of it, also where Ctrl-C cuts it short."""
+    """Judge, then print and write the results, even after Ctrl-C."""
     from magistrate import _async
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE, interrupted_code, print_problems
     from magistrate.errors import MagistrateError
@@ -131,7 +131,7 @@ def _told(n: int, of: int) -> str:
 
 
 def _writable(html: Path | None, force: bool) -> None:
-    """Refuse a page that could not be written before anything is judged. Raises `SpecError`."""
+    """Raise `SpecError` before judging if the HTML page cannot be written."""
     from magistrate.errors import SpecError
 
     if html is None:

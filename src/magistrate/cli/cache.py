@@ -23,7 +23,7 @@ SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MI
 
 
 class Age(click.ParamType[timedelta]):
-    """`12h`, `30d` or `4w`."""
+    """A duration: `12h`, `30d` or `4w`."""
 
     name = "AGE"
 
@@ -37,7 +37,7 @@ class Age(click.ParamType[timedelta]):
 
 
 class Size(click.ParamType[int]):
-    """`500MB`, `2GiB` or a number of bytes."""
+    """A size: `500MB`, `2GiB` or a number of bytes."""
 
     name = "SIZE"
 
@@ -50,13 +50,13 @@ class Size(click.ParamType[int]):
 
 @click.group(epilog=EXAMPLE)
 def command() -> None:
-    """Answers of models that are kept, so that no run asks the same call again."""
+    """Show and prune the cache of model answers, which saves runs from repeating a call."""
 
 
 @command.command(epilog="Example: magistrate cache stats --json")
 @json_option
 def stats(as_json: bool) -> None:
-    """Show how much is kept, for which models, and where."""
+    """Show the number and size of the cached answers, their models, and the cache file."""
     from magistrate._paths import default_cache
 
     path = default_cache()
@@ -91,7 +91,7 @@ def stats(as_json: bool) -> None:
 def prune(
     older_than: timedelta | None, max_size: int | None, model: str | None, everything: bool, as_json: bool
 ) -> None:
-    """Remove what is kept; says how much it was."""
+    """Remove cached answers and print how many were removed."""
     from magistrate._paths import default_cache
     from magistrate.engines.cache_file import CallCache, Kept
     from magistrate.errors import SpecError, StoreError
@@ -122,7 +122,7 @@ def prune(
 
 
 def size(count: int) -> str:
-    """Bytes as a person would say them.
+    """Format a number of bytes for people.
 
     >>> size(512), size(48_300), size(2 * 2**30)
     ('512 B', '48.3 kB', '2,147.5 MB')
@@ -133,7 +133,7 @@ def size(count: int) -> str:
 
 
 def _opened() -> CallCache:
-    """The cache, for a person who wants to hear what is wrong with it."""
+    """Open the cache, and raise `StoreError` if it is damaged or unusable."""
     from magistrate.engines.cache_file import CallCache
     from magistrate.errors import StoreError
 

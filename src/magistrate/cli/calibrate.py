@@ -82,9 +82,9 @@ def command(
 ) -> None:
     """Calibrate the scores of a judge on the labelled samples of RUN.
 
-    Shows how reliable its scores are before and after, on samples that the calibration had not seen, and
-    writes a file that `run`, `judge` and `calibrated:of=JUDGE,file=FILE` use. Without an aim the label is
-    what is likelier.
+    Shows how reliable its scores are before and after, on samples not used for the calibration, and writes
+    a file that `run`, `judge` and `calibrated:of=JUDGE,file=FILE` use. If you name no aim, the more likely
+    label is chosen.
     """
     from magistrate.api.calibrate import calibrate
     from magistrate.judges.calibration_file import check_free
@@ -117,7 +117,7 @@ def command(
 def _aim(
     maximize: str | None, precision: float | None, recall: float | None, costs: str | None
 ) -> Aim | None:
-    """The one aim that was named, if one was."""
+    """Return the aim that was named, or None. Raises `UsageError` for more than one."""
     from magistrate.metrics.thresholds import Aim
 
     given = {"--maximize": maximize, "--precision": precision, "--recall": recall, "--costs": costs}

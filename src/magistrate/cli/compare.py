@@ -1,4 +1,4 @@
-"""`magistrate compare`: which judge is better; `magistrate power`: how many samples it takes to tell."""
+"""`magistrate compare`: which judge is better; `magistrate power`: how many samples a comparison needs."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def command(
 ) -> None:
     """Compare judges on the samples that all of them have judged.
 
-    RUNS are runs, or RUN:JUDGE; of one run alone its judges are compared. Says for each pair by how much
-    they differ in what you ask about, within which interval, whether that is more than chance, and what this
-    many samples could have shown.
+    RUNS are runs, or RUN:JUDGE. For a single run, its judges are compared. For each pair you see the
+    difference in the chosen metrics with its interval, whether it is more than chance, and how small a
+    difference this many samples could have shown.
     """
     from magistrate.api.compare import compare
     from magistrate.report.comparison import render_comparison
@@ -107,9 +107,9 @@ def power_command(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Say how many labelled samples a comparison of two judges needs.
+    """Compute how many labelled samples a comparison of two judges needs.
 
-    Both judges judge every sample, as in 'magistrate compare'. The number rests on assumptions, which are
+    Both judges judge every sample, as in 'magistrate compare'. The number depends on assumptions, which are
     printed with it, or on a pilot.
     """
     from magistrate.api.compare import samples_needed

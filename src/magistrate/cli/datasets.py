@@ -1,4 +1,4 @@
-"""`magistrate datasets`: the public sets and the stored ones; add, show, compare, delete."""
+"""`magistrate datasets`: list public and stored sets; add, show, compare and delete stored ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STORED = "in the store"
 @json_option
 @click.pass_context
 def command(context: click.Context, store: str | None, as_json: bool) -> None:
-    """List public and stored sets and where each is; $MAGISTRATE_DATA_DIR is looked at first."""
+    """List public and stored sets and where each one is. $MAGISTRATE_DATA_DIR is searched first."""
     if context.invoked_subcommand is None:
         _list(store, as_json)
 
@@ -40,7 +40,7 @@ def command(context: click.Context, store: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def listing(store: str | None, as_json: bool) -> None:
-    """List the public sets and the stored ones."""
+    """List the public and the stored sets."""
     _list(store, as_json)
 
 
@@ -69,10 +69,10 @@ def add(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Store DATA, whatever 'magistrate run' takes, under a name; the same content makes no new version.
+    """Store DATA, anything that 'magistrate run' accepts, under a name. The same content adds no new version.
 
-    Rows that cannot be read are refused, unless --max-unread allows some: what is not stored, no run of the
-    set counts.
+    Rows that cannot be read are refused unless --max-unread allows some. Rows that are not stored are
+    missing from the counts of every run over the set.
     """
     from magistrate._paths import default_store
     from magistrate.datasets.files import looks_like_path
@@ -114,7 +114,7 @@ def add(
 @store_option
 @json_option
 def show(data: str, store: str | None, as_json: bool) -> None:
-    """Show what DATA (NAME, NAME@VERSION, or any other data) holds, and which runs judged it."""
+    """Show what DATA (NAME, NAME@VERSION, or any other data) contains, and which runs judged it."""
     from magistrate.datasets.dataset import overview
 
     with _samples(data, store) as (version, samples, opened):
@@ -161,10 +161,9 @@ def show(data: str, store: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def diff(a: str, b: str, store: str | None, as_json: bool) -> None:
-    """Say what became of the samples of A in B; each is NAME, NAME@VERSION or a file.
+    """Show how the samples of A changed in B; each is NAME, NAME@VERSION or a file.
 
-    Samples are told apart by their ids; those without ids of their own by what they hold, wherever they
-    stand.
+    Samples are matched by their ids. Samples without ids of their own are matched by content, in any order.
     """
     from magistrate.store.difference import difference
 
@@ -203,7 +202,7 @@ def delete(name: str, yes: bool, force: bool, store: str | None, as_json: bool) 
         _say(f"deleted {', '.join(each.ref for each in deleted)}")
 
 
-# --- what is there ---------------------------------------------------------------------------------
+# --- finding data ----------------------------------------------------------------------------------
 
 
 def _list(store: str | None, as_json: bool) -> None:
@@ -246,7 +245,7 @@ def _list(store: str | None, as_json: bool) -> None:
 def _samples(
     words: str, place: str | None
 ) -> Iterator[tuple[DatasetVersion | None, Iterator[Sample], Store | None]]:
-    """The samples that words mean: of a stored version, with its store, or of any other data."""
+    """Open the samples of a stored version, with its store, or of any other data."""
     if place is not None or _has_store(place):
         with open_store(place) as store:
             version = store.stored_dataset(words)
@@ -261,7 +260,7 @@ def _samples(
 def _opened(
     words: str, place: str | None, *, view: str | None = None, mapping: Any = None, **options: Any
 ) -> Dataset:
-    """A stored version or any other data, as a run would read it."""
+    """Open a stored version or any other data, as a run would."""
     from magistrate.runs.prepare import open_data
     from magistrate.runs.spec import DataPart
 
@@ -280,11 +279,11 @@ def _has_store(place: str | None) -> bool:
     return exists(place)
 
 
-# --- how it reads ----------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------
 
 
 def as_data(version: DatasetVersion) -> dict[str, Any]:
-    """A stored version as plain values."""
+    """Return a stored version as plain values."""
     return {
         "name": version.name,
         "version": version.version,
@@ -337,7 +336,7 @@ def _say(words: str) -> None:
 
 
 def _confirmed(going: Sequence[DatasetVersion]) -> bool:
-    """What a person says, if there is one to ask."""
+    """Ask for confirmation at a terminal. Raises `UsageError` if there is none."""
     named = ", ".join(each.ref for each in going)
     if not sys.stdin.isatty():
         raise click.UsageError(f"deleting {named} takes --yes where nobody can be asked")

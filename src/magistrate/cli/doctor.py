@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at: fine, missing (something will not work) or just a note."""
+    """One check: ok, missing (something will not work), or just a note."""
 
     what: str
     state: Literal["ok", "missing", "note"]
@@ -37,9 +37,9 @@ def command(
     settings: EngineSettings,
     as_json: bool,
 ) -> int:
-    """Look at this installation: packages, engines, model, store, speed. Exits with 1 if a thing is missing.
+    """Check this installation: packages, engines, model, store, speed. Exits with 1 if something is missing.
 
-    With --model it is this one that is looked at: what it can do, and how.
+    With --model it checks this model: what it can do, and how.
     """
     from magistrate.cli.exit_codes import DONE, GATE_FAILED
 
@@ -75,7 +75,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _engines() -> Iterator[Finding]:
-    """What each kind of engine needs; only the embedded one has to be there."""
+    """Yield what each kind of engine needs. Only the embedded one is required."""
     from magistrate.engines.registry import KINDS
     from magistrate.judges.registry import engine_entries, shorthands
 
@@ -122,7 +122,7 @@ def _places() -> Iterator[Finding]:
 
 
 def _named(model: str, settings: EngineSettings, quick: bool) -> Iterator[Finding]:
-    """What the model that was named is, can and cannot do, and how fast it answers."""
+    """Yield facts about the named model: identity, capabilities, speed."""
     from typing import get_args
 
     from magistrate.engines.base import Capability
@@ -175,7 +175,7 @@ def _embedded(quick: bool) -> Iterator[Finding]:
 
 
 def _speed(engine: Engine) -> str:
-    """Judge two samples and say how long each took. Raises what their failures say."""
+    """Judge two samples and return how long each took. Raises `EngineError` if one fails."""
     from magistrate.api import judge as judging
     from magistrate.errors import EngineError
     from magistrate.types import Failure

@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 DONE, GATE_FAILED, BAD_INPUT, ENGINE_GONE = 0, 1, 2, 3
 SIGNALLED = 128  # plus the signal's number, as shells report what ended a program
-UNREAD = SIGNALLED + 13  # as after SIGPIPE: the reader of a pipe stopped early
+UNREAD = SIGNALLED + 13  # as after SIGPIPE: the reader of the pipe closed it early
 PROBLEMS_TOLD = 10
 
 _received = [signal.SIGINT]
 
 
 def exit_code(error: MagistrateError) -> int:
-    """The exit code for an error: 3 if no model can answer, else 2."""
+    """Return the exit code for an error: 3 if no model can answer, else 2."""
     return ENGINE_GONE if isinstance(error, ModelError | EngineError) else BAD_INPUT
 
 
 def note_signal(number: int) -> None:
-    """Remember which signal ends the program."""
+    """Remember the signal that ends the program."""
     _received.append(signal.Signals(number))
 
 
 def interrupted_code() -> int:
-    """The exit code after the last signal, that of Ctrl-C if none came."""
+    """Return the exit code after the last signal, or after Ctrl-C if none was noted."""
     return SIGNALLED + _received[-1]
 
 
@@ -58,8 +58,8 @@ def finish_run(
 ) -> int:
     """Execute a run, print its report and return the exit code, also if Ctrl-C or an error cuts it short.
 
-    `bar` shows the progress; `spec` holds the gates; `again` is the command that goes on with the run;
-    `junit` is where a JUnit document is written, whatever ends the run.
+    `bar` shows the progress. `spec` contains the gates. `again` is the command that continues the run.
+    `junit` is the path of the JUnit document, which is written even if the run fails.
     """
     from magistrate.api.run import Run
     from magistrate.report.counts import counted
@@ -74,7 +74,7 @@ def finish_run(
             cut_short = True
             run = Run(bar.run_id, session.place)
     try:
-        # After a second Ctrl-C the run may still be writing, so its store is opened anew.
+        # After a second Ctrl-C the run may still be writing, so its store is opened again.
         report = run.summary() if cut_short else counted(session.store, run.id).report
         checked = gates_of(report, spec)
         write_gates(junit, report, checked, spec, error="interrupted" if cut_short else None)
@@ -111,7 +111,7 @@ def _junit_of_failed_run(
 
 
 def gates_of(report: Report, spec: RunSpec) -> list[GateResult]:
-    """What the gates of a run say of its figures."""
+    """Evaluate the gates of a run on its report."""
     from magistrate.report.gates import results
 
     return results(spec.gates, report)
@@ -124,7 +124,7 @@ def write_gates(
     spec: RunSpec,
     error: str | None = None,
 ) -> None:
-    """Write the JUnit document, if one is wanted."""
+    """Write the JUnit document, if a path is given."""
     if target is not None:
         from magistrate.report.export import junit, write_junit
 
@@ -132,7 +132,7 @@ def write_gates(
 
 
 def _kept_in(run: Run, again: str) -> str:
-    """The message for a run, or a retry of its failures, that ended early."""
+    """Return the message for a run, or a retry of its failures, that ended early."""
     record = run.record
     left = record.status != "done" if again == "resume" else record.n_failures > 0
     told = f"what was judged is kept in run {run.id}"
@@ -141,7 +141,7 @@ def _kept_in(run: Run, again: str) -> str:
 
 @contextmanager
 def _say_what_is_kept(bar: ProgressBar, again: str) -> Iterator[None]:
-    """After an error, say on standard error that what was judged before it is not lost."""
+    """After an error, print on standard error that finished judgements are kept."""
     try:
         yield
     except MagistrateError as error:
@@ -154,7 +154,7 @@ def _say_what_is_kept(bar: ProgressBar, again: str) -> Iterator[None]:
 def show(
     report: Report, problems: Sequence[Problem], as_json: bool, checked: Sequence[GateResult] = ()
 ) -> None:
-    """Print the report and the rows that were left out; a closed pipe is no error."""
+    """Print the report and the rows that were left out. A closed pipe is not an error."""
     from magistrate.report import render
 
     try:
@@ -171,7 +171,7 @@ def show(
 
 
 def print_problems(problems: Sequence[Problem | str]) -> None:
-    """Say on standard error which rows could not be read."""
+    """Print on standard error which rows could not be read."""
     from magistrate.report.formatting import plain
 
     for problem in problems[:PROBLEMS_TOLD]:
@@ -181,9 +181,9 @@ def print_problems(problems: Sequence[Problem | str]) -> None:
 
 
 def code_of_report(report: Report, spec: RunSpec, checked: Sequence[GateResult]) -> int:
-    """The exit code for the figures of a run; the gates' results are printed on standard error.
+    """Return the exit code for a report, and print the gates' results on standard error.
 
-    Too many failures and a judge without a verdict win over a gate: they are no measurement.
+    Too many failures, or a judge without a verdict, take precedence over a gate: its metrics are moot.
     """
     from magistrate.report.formatting import plain
     from magistrate.report.gates import too_many_failures, without_verdict

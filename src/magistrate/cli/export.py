@@ -1,4 +1,4 @@
-"""`magistrate export`: a run as a file, a report to read or rows for other tools."""
+"""`magistrate export`: write a run as a report, or as rows for other tools."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def command(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Write RUN as one HTML file to read, every outcome with its sample as one row, or chats to learn from.
+    """Write RUN as an HTML report, as rows (one per outcome, with its sample), or as chats for fine-tuning.
 
-    The report stands alone: no network, no other file. Its figures are over all outcomes, listed or not.
+    The report is self-contained: no network, no other file. Its metrics cover all outcomes, listed or not.
     """
     from magistrate.api.run import export_run
 
@@ -113,7 +113,7 @@ def _export_sft(
     from magistrate.api.sft import export_sft
 
     with open_store(store):
-        pass  # says what to do where there is none
+        pass  # its error explains what to do if there is no store
     written = export_sft(
         run,
         target,

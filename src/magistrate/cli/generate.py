@@ -1,4 +1,4 @@
-"""`magistrate generate`: text in the shape of a schema; and `magistrate check`: is a text valid so far?"""
+"""`magistrate generate`: generate text that matches a schema; `magistrate check`: check a partial text."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def command(
 
 
 def read_schema(path: Path) -> Any:
-    """A JSON file. Raises `SpecError` that says where it breaks."""
+    """Read a JSON file. Raises `SpecError` with the place of an error."""
     from magistrate.errors import SpecError
 
     try:
@@ -110,14 +110,14 @@ def read_schema(path: Path) -> Any:
         raise SpecError(f"{path} is not UTF-8 text: {error}") from None
     except json.JSONDecodeError as error:
         raise SpecError(f"{path}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from None
-    except ValueError:  # Python's own limit of digits
+    except ValueError:  # Python's limit on the digits of an integer
         raise SpecError(f"{path} has a number of more digits than can be read; write a smaller one") from None
     except RecursionError:
         raise SpecError(f"{path} is nested too deeply to be read") from None
 
 
 def _over(constraint: Constraint | None, texts: tuple[str, ...]) -> Constraint:
-    """The constraint with the texts that it quotes."""
+    """Return the constraint with the texts that it may quote."""
     if constraint is None:
         raise click.UsageError("--text is for a --schema that quotes")
     given: dict[str, list[str]] = {}
@@ -149,7 +149,7 @@ def _constraint(schema: Path | None, depth: int | None, regex: str | None, choic
 
 
 def _print_trace(generation: Generation) -> None:
-    """One line a token: the text so far, what was wanted, what the mask took away, what came."""
+    """Print one row per token: text so far, the model's candidates, the probability masked, the choice."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -193,7 +193,7 @@ CHECK_EXAMPLE = (
 @click.option("--exit-code", is_flag=True, help="Exit with 1 unless the text is valid.")
 @json_option
 def check_text(text: str, schema: Path | None, exit_code: bool, as_json: bool) -> int:
-    """Say of TEXT (or @FILE): valid, incomplete (it can still be continued) or invalid."""
+    """Check TEXT (or @FILE): valid, incomplete (it can still be continued) or invalid."""
     from magistrate.cli.exit_codes import DONE, GATE_FAILED
     from magistrate.constraints import check
 

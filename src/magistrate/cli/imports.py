@@ -1,4 +1,4 @@
-"""`magistrate import verdicts`: what another tool judged, as a run."""
+"""`magistrate import verdicts`: import another tool's verdicts as a run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ EXAMPLE = (
 
 @click.group("import", epilog=EXAMPLE)
 def command() -> None:
-    """Bring in what other tools judged."""
+    """Import the results of other tools."""
 
 
 class Scale(click.ParamType[tuple[float, float]]):
-    """`LOW,HIGH`."""
+    """Two numbers: `LOW,HIGH`."""
 
     name = "LOW,HIGH"
 
@@ -84,11 +84,11 @@ def verdicts(
     as_json: bool,
     **columns: Any,
 ) -> int:
-    """Make a run of the verdicts in FILE: .csv, .jsonl, .json, .parquet, .eval, a test run of DeepEval.
+    """Make a run from the verdicts in FILE: .csv, .jsonl, .json, .parquet, .eval, a test run of DeepEval.
 
-    Nothing is judged and no model is asked. Verdicts that are missing or failed there are failures here, with
-    the reason. The same file again is the same run. Exits with 2 where something is not known or not said,
-    and with 3 where there is no verdict, or more failures than --max-failures.
+    No judge and no model is called. A verdict that is missing or failed in FILE becomes a failure with the
+    reason. Importing the same file again gives the same run. Exits with 2 if a setting is missing or
+    unknown, and with 3 if there is no verdict, or more failures than --max-failures.
     """
     from magistrate.api.import_verdicts import import_verdicts
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE, show

@@ -1,4 +1,4 @@
-"""`magistrate improve`: from the labels of a run to what was shown to be better than its judge."""
+"""`magistrate improve`: use the labels of a run to find an improvement of its judge."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def command(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Try what the labels of RUN can make better about a judge, and keep what was shown to be better.
+    """Try to improve a judge with the labels of RUN, and keep what is shown to be better.
 
-    A threshold, a calibration, a stack of the run's judges and, with the extra train, a detector that learns
-    from the labels: each is compared with the judge as it is, on contexts that it had not learnt from.
+    It tries a threshold, a calibration, a stack of the run's judges and, with the extra train, a detector
+    trained on the labels. Each is compared with the current judge on contexts not used for training.
     """
     from magistrate.analysis.improvement import WAYS
     from magistrate.api.improve import improve

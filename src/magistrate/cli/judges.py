@@ -40,7 +40,7 @@ FOLDS = "For {n} the figures are of judges trained like this one without any set
 
 
 class OneOrCommand(click.Group):
-    """A name that is no command is that of a judge, which is shown."""
+    """A group that treats an unknown command as the name of a judge to show."""
 
     def resolve_command(
         self, context: click.Context, args: list[str]
@@ -54,24 +54,24 @@ class OneOrCommand(click.Group):
 @json_option
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """List the judges that are installed, with how well each was measured to judge; NAME shows one.
+    """List the installed judges with their measured quality; NAME shows one.
 
-    Options are set as NAME:option=value,option=value. A judge of your own is a YAML file: `new` writes one,
-    `try` runs it on one sample. Wherever a judge is named, its file can be.
+    Set options as NAME:option=value,option=value. A judge of your own is a YAML file: `new` writes one,
+    `try` runs it on one sample. You can give its file wherever a judge is named.
     """
     if context.invoked_subcommand is None:
         _list(as_json)
-    elif as_json:  # said before the name it means the same as behind it
+    elif as_json:  # `--json` before the name means the same as after it
         context.default_map = {context.invoked_subcommand: {"as_json": True}}
 
 
-# --- all of them --------------------------------------------------------------------------------
+# --- list ---------------------------------------------------------------------------------------
 
 
 @command.command("list", epilog="Example: magistrate judges list --json")
 @json_option
 def list_judges(as_json: bool) -> None:
-    """List the judges that are installed. Options are shown as they are unless set."""
+    """List the installed judges, with the defaults of their options."""
     _list(as_json)
 
 
@@ -111,7 +111,7 @@ def _row(each: Mapping[str, Any], model: str) -> list[str]:
     return [name, auroc, n, ms, each["summary"], inputs_of(each), ", ".join(each["needs"]), options]
 
 
-# --- one of them --------------------------------------------------------------------------------
+# --- show ---------------------------------------------------------------------------------------
 
 
 @command.command(
@@ -120,9 +120,9 @@ def _row(each: Mapping[str, Any], model: str) -> list[str]:
 @click.argument("name")
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Show what the judge NAME says, reads and needs, how it is set, and how well it was measured to judge.
+    """Show what the judge NAME returns, reads and needs, its options, and its measured quality.
 
-    NAME is one of `magistrate judges`, perhaps with options, or a YAML file. `show` can be left out.
+    NAME is one of `magistrate judges`, with options if you like, or a YAML file. You can leave out `show`.
     """
     from rich.text import Text
 
@@ -175,7 +175,7 @@ QUICKSTART = "quickstart"
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @json_option
 def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -> None:
-    """Write NAME.yaml, a judge that works as it is. Every key of it is explained, to make your own of."""
+    """Write NAME.yaml, a working judge for you to adapt. Each of its keys is explained."""
     from importlib.resources import files
 
     from magistrate.errors import SpecError
@@ -212,7 +212,7 @@ def steps(
 ) -> None:
     """Let a model write the steps of the judge `geval` into FILE, once. Read them before you use them.
 
-    They are part of the judge from then on, and no run writes them anew.
+    They become part of the judge, and no run writes them again.
     """
     from magistrate import _async
     from magistrate.errors import SpecError
@@ -236,7 +236,7 @@ def steps(
 
 
 def _write(path: Path, text: str, *, replace: bool) -> None:
-    """Make a file; a link of that name is never followed, so nothing is written elsewhere."""
+    """Create a file. An existing symlink is never followed, so nothing is written elsewhere."""
     from magistrate.errors import SpecError
 
     try:
@@ -277,10 +277,10 @@ def try_judge(
     settings: EngineSettings,
     as_json: bool,
 ) -> int:
-    """Run the judge NAME on one sample and show it all. Prompts, what may be answered, what was answered.
+    """Run the judge NAME on one sample and show everything: prompts, possible answers, actual answers.
 
-    NAME is a YAML file or one of `magistrate judges`, perhaps with options. An abstention says why; exits
-    with 3 if there is no verdict.
+    NAME is a YAML file or one of `magistrate judges`, with options if you like. An abstention gives its
+    reason. Exits with 3 if there is no verdict.
     """
     from magistrate.api import judge as judging
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
@@ -310,7 +310,7 @@ def try_judge(
 
 
 def _first(dataset: Dataset) -> Sample:
-    """The first sample that can be read; rows before it that cannot are told on standard error."""
+    """Return the first readable sample. Unreadable rows before it are reported on standard error."""
     from magistrate.report.formatting import plain
 
     sample = next(iter(dataset))
@@ -321,7 +321,7 @@ def _first(dataset: Dataset) -> Sample:
 
 
 def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, terminal: Console) -> None:
-    """Who judges what, and what may be answered."""
+    """Print the judge, the model, the sample and the possible answers."""
     import json
 
     from rich.padding import Padding
@@ -353,7 +353,7 @@ def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, termi
     terminal.print()
 
 
-# --- how they are shown -----------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------
 
 
 def _rows_of_judge(judge: Any, described: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -386,7 +386,7 @@ def _rows_of_judge(judge: Any, described: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def _figures_of(found: Sequence[Measured]) -> list[list[str]]:
-    """A row for every set and model: both, how many samples, AUROC and balanced accuracy, the time."""
+    """Return one row per set and model: both names, sample count, AUROC, balanced accuracy and time."""
     return [
         [
             each.set,
@@ -408,7 +408,7 @@ def _figure(figure: Figure | None) -> str:
 
 
 def _grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
-    """Names and, beside them, what they stand for."""
+    """Build a two-column grid of names and values."""
     from rich.table import Table
     from rich.text import Text
 
@@ -423,7 +423,7 @@ def _grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
 
 
 def _labels_of(labels: Sequence[Mapping[str, Any]]) -> Table:
-    """A label a row: its score, the words that count as its answer, what it means."""
+    """Build a grid with one row per label: its score, the words that count as its answer, its meaning."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""`magistrate jury`: what a jury is worth beside its members."""
+"""`magistrate jury`: how much better a jury is than its members."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ def command(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Say what the jury of RUN is worth beside each of its members.
+    """Compare the jury of RUN with each of its members.
 
-    RUN is a run of a jury, or of several judges, which are then taken as one. On its labelled samples: the
-    jury, each member alone, the jury without each, other ways to pool, and how alike their errors are. From
-    the votes alone: Dawid and Skene's estimate, and the samples that members dispute most.
+    RUN is a run of a jury, or of several judges, which are then treated as a jury. On its labelled samples
+    you see: the jury, each member alone, the jury without each member, other ways to pool, and how
+    correlated their errors are. From the votes alone: Dawid and Skene's estimate, and the samples that
+    members dispute most.
     """
     from magistrate.api.jury import jury
     from magistrate.report.jury import render_jury

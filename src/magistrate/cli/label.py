@@ -1,4 +1,4 @@
-"""`magistrate label`: make a queue of samples for people, or open one again, and label on a page."""
+"""`magistrate label`: create a queue of samples for people, or reopen one, and label on a page."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def command(
     port: int,
     opened: bool,
 ) -> int:
-    """Label samples of DATA (whatever 'magistrate run' takes) or of a RUN, or go on with a QUEUE.
+    """Label samples of DATA (anything that 'magistrate run' accepts) or of a RUN, or continue with a QUEUE.
 
-    Labels are stored as they are given, until Ctrl-C. Several people label at once with 'magistrate serve'.
+    Each label is stored at once. Stop with Ctrl-C. For several people at once, use 'magistrate serve'.
     """
     from magistrate.cli.exit_codes import DONE
     from magistrate.cli.serve import checked_store, serve_pages
@@ -141,7 +141,7 @@ def command(
 def _queue(
     store: Store, words: str, name: str | None, options: QueueOptions, reading: dict[str, Any]
 ) -> tuple[Queue, bool]:
-    """The queue that is meant, and whether it was made now."""
+    """Find or create the queue, and return whether it is new."""
     from magistrate.datasets.files import looks_like_path
     from magistrate.errors import SpecError
     from magistrate.labels.queues import queue_name, queue_of_run, queue_of_samples
@@ -153,7 +153,7 @@ def _queue(
         return known[words], False
     now, record = datetime.now(UTC), None
     if not looks_like_path(words) and store.stored_dataset(words) is None:
-        with suppress(SpecError):  # it may be a public set
+        with suppress(SpecError):  # it may be a public set instead of a run
             record = store.find_run(words)
     if record is not None:
         called = name or queue_name(record.name or record.id)

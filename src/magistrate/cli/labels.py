@@ -1,4 +1,4 @@
-"""`magistrate labels`: queues of what people label; their figures, export, import, deletion."""
+"""`magistrate labels`: list labelling queues; show, export, import or delete one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLE = "Example: magistrate labels; magistrate labels export bridges --to lab
 @json_option
 @click.pass_context
 def command(context: click.Context, store: str | None, as_json: bool) -> None:
-    """List queues of what people label, the newest first; 'magistrate label' makes one."""
+    """List labelling queues, newest first; 'magistrate label' creates one."""
     if context.invoked_subcommand is not None:
         return
     from magistrate._paths import default_store
@@ -65,7 +65,7 @@ def command(context: click.Context, store: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def show(queue: str, unweighted: bool, store: str | None, as_json: bool) -> None:
-    """Show how far QUEUE is, the share that is hallucinated, and how far people agree."""
+    """Show the progress of QUEUE, the share of hallucinated samples, and how well people agree."""
     from magistrate.labels.decisions import findings
     from magistrate.labels.estimates import people, progress
     from magistrate.report.formatting import plain
@@ -134,9 +134,9 @@ def export(
 def import_file(
     queue: str, file: Path, annotator: str | None, counting: Any, store: str | None, as_json: bool
 ) -> None:
-    """Append the labels of FILE to those of QUEUE, by the ids of samples; all of them or none.
+    """Append the labels in FILE to those of QUEUE, matched by sample id; all of them or none.
 
-    FILE is a .csv or .jsonl as export writes it, or .json as Label Studio and Argilla write it.
+    FILE is a .csv or .jsonl as written by export, or .json as written by Label Studio or Argilla.
     """
     from magistrate.labels.files import import_labels
     from magistrate.report.formatting import plain
@@ -180,7 +180,7 @@ def delete(queue: str, yes: bool, store: str | None, as_json: bool) -> None:
 
 
 def people_lines(among: People) -> list[str]:
-    """How far people agree, in lines."""
+    """Return lines that describe how well people agree."""
     if among.raters is None:
         return ["agreement: no item has the labels of two people yet"]
     figures = ", ".join(f"{name} {each}" for name, each in among.raters.people.items())

@@ -1,4 +1,4 @@
-"""`magistrate models`: list the known models, pull one, say where it is."""
+"""`magistrate models`: list the known models, download one, print its folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLE = "Example: magistrate models pull smollm2-135m-instruct"
 
 @click.group(epilog=EXAMPLE)
 def command() -> None:
-    """Models that are known, pinned by hash."""
+    """List, download and locate the known models, which are pinned by hash."""
 
 
 @command.command("list", epilog="Example: magistrate models list --json")
@@ -73,10 +73,10 @@ def list_models(as_json: bool) -> None:
 @click.argument("name", required=False)
 @json_option
 def pull(name: str | None, as_json: bool) -> None:
-    """Download, check and convert the model NAME (default: the built-in one); done once.
+    """Download, verify and convert the model NAME (default: the built-in one). This happens only once.
 
-    `detector-large` is no language model: `--judge detector:size=large` asks it. NAME:f16 is the same model
-    with weights of 16 bits instead of 8: closer to the original, larger, slower.
+    `detector-large` is not a language model: `--judge detector:size=large` uses it. NAME:f16 is the same
+    model with 16-bit instead of 8-bit weights: closer to the original, larger, slower.
     """
     from magistrate.detectors import large
     from magistrate.engines import models
@@ -118,7 +118,7 @@ def path(name: str, as_json: bool) -> None:
 
 
 class Stages:
-    """A bar a stage on a terminal, a line a stage elsewhere."""
+    """Progress of a download: one bar per stage on a terminal, one line per stage elsewhere."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
@@ -141,7 +141,7 @@ class Stages:
         self._bars.stop()
 
     def report(self, stage: str, done: int, total: int | None) -> None:
-        """`done` of `total` bytes of a stage."""
+        """Report that `done` of `total` bytes of a stage are finished."""
         if stage not in self._tasks:
             self._tasks[stage] = self._bars.add_task(stage, total=total)
             if not self._console.is_terminal:

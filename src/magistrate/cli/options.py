@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they are read."""
+"""Options that several commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TextOrFile(click.ParamType[str]):
 
 
 class Assignment(click.ParamType[tuple[str, str]]):
-    """`name=value`."""
+    """An assignment: `name=value`."""
 
     name = "NAME=FIELD"
 
@@ -65,7 +65,7 @@ class Assignment(click.ParamType[tuple[str, str]]):
 
 
 class LabelMeanings(click.ParamType[dict[str, str]]):
-    """`VALUE=MEANING,VALUE=MEANING`."""
+    """The meanings of labels: `VALUE=MEANING,VALUE=MEANING`."""
 
     name = "VALUE=MEANING,…"
 
@@ -84,7 +84,7 @@ class LabelMeanings(click.ParamType[dict[str, str]]):
 def _all_meanings(
     context: click.Context, parameter: click.Parameter, given: Sequence[dict[str, str]]
 ) -> dict[str, str]:
-    """What every `--labels` says together."""
+    """Merge the values of every `--labels`, and reject contradictions."""
     from magistrate.datasets.fields import check_labels
     from magistrate.errors import SpecError
 
@@ -101,7 +101,7 @@ def _all_meanings(
 
 
 def run_option(option: Option, **changes: Any) -> Callable[[Decorated], Decorated]:
-    """The flag of an option of a run; `changes` are given to click in place of what the option says."""
+    """Return the click decorator for a run option. `changes` override click's arguments."""
     flag = f"--{(option.flag or option.name).replace('_', '-')}"
     said: dict[str, Any] = {"help": option.help}
     low = option.least if option.above is None else option.above
@@ -121,19 +121,19 @@ def run_option(option: Option, **changes: Any) -> Callable[[Decorated], Decorate
 
 
 def run_options(function: Decorated, options: Sequence[Option]) -> Decorated:
-    """The flags of several options, in this order."""
+    """Add the flags of several options, in this order."""
     for option in reversed(options):
         function = run_option(option)(function)
     return function
 
 
 def reading_options(function: Decorated) -> Decorated:
-    """`--map`, `--labels`, `--max-unread`: how rows are read."""
+    """Add `--map`, `--labels` and `--max-unread`, which control how rows are read."""
     return _reading_options(function, UNREAD.default)
 
 
 def whole_reading_options(function: Decorated) -> Decorated:
-    """As `reading_options`, where unread rows are lost for good: none, unless `--max-unread` allows it."""
+    """Add `reading_options` with a default of no unread rows, because these would be lost for good."""
     return _reading_options(function, 0.0)
 
 
@@ -144,7 +144,7 @@ def _reading_options(function: Decorated, max_unread: float) -> Decorated:
 
 
 def model_options(function: Decorated) -> Decorated:
-    """`--model`, and `--base-url`, `--device`, `--threads`, `--timeout`, which come as `settings`."""
+    """Add `--model`, and, passed as `settings`, `--base-url`, `--device`, `--threads`, `--timeout`."""
 
     @functools.wraps(function)
     def with_settings(*args: Any, **kwargs: Any) -> Any:
@@ -157,9 +157,9 @@ def model_options(function: Decorated) -> Decorated:
 
 
 def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
-    """Say on standard error which options of an engine change nothing, where no judge asks one.
+    """Print on standard error which engine options have no effect, if no judge calls an engine.
 
-    Raises `SpecError` for a model that nobody knows, as where it is asked.
+    Raises `SpecError` for an unknown model, as a call of the engine would.
     """
     from magistrate.engines.models.pull import check_named
     from magistrate.judges.registry import asks_none, engine_kind
@@ -176,12 +176,12 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
 
 
 def price_option(function: Decorated) -> Decorated:
-    """`--price`."""
+    """Add `--price`."""
     return run_option(PRICE)(function)
 
 
 def calibration_option(function: Decorated) -> Decorated:
-    """`--calibration`."""
+    """Add `--calibration`."""
     return click.option(
         "--calibration",
         "calibrations",
@@ -193,12 +193,12 @@ def calibration_option(function: Decorated) -> Decorated:
 
 
 def limit_options(function: Decorated) -> Decorated:
-    """`--concurrency`, `--deadline`, `--give-up-after` and the limits on tokens, seconds and cost."""
+    """Add `--concurrency`, `--deadline`, `--give-up-after` and the limits on tokens, seconds and cost."""
     return run_options(function, LIMITS)
 
 
 def store_option(function: Decorated) -> Decorated:
-    """`--store`."""
+    """Add `--store`."""
     return click.option(
         "--store",
         metavar="FILE|URL",
@@ -207,12 +207,12 @@ def store_option(function: Decorated) -> Decorated:
 
 
 def gate_option(function: Decorated) -> Decorated:
-    """`--gate`."""
+    """Add `--gate`."""
     return run_option(GATES)(function)
 
 
 def junit_option(function: Decorated) -> Decorated:
-    """`--junit`."""
+    """Add `--junit`."""
     return click.option(
         "--junit",
         metavar="FILE",
@@ -222,14 +222,14 @@ def junit_option(function: Decorated) -> Decorated:
 
 
 def json_option(function: Decorated) -> Decorated:
-    """`--json`."""
+    """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print data for machines.")(function)
 
 
 def require_store(place: str | None) -> str:
-    """The place of the store named by `--store`, or of the usual one.
+    """Return the place of the store named by `--store`, or of the default one.
 
-    Raises `SpecError` if there is no store: unlike a run, reading makes none.
+    Raises `SpecError` if there is no store: unlike a run, a read does not create one.
     """
     from magistrate._paths import default_store
     from magistrate.errors import SpecError
@@ -243,14 +243,14 @@ def require_store(place: str | None) -> str:
 
 
 def open_store(place: str | None) -> Store:
-    """The store that `require_store` names, opened."""
+    """Open the store that `require_store` returns."""
     from magistrate.store import Store
 
     return Store.open(require_store(place))
 
 
 def add_verbose(command: click.Command) -> None:
-    """Give a command and all its subcommands `--verbose`."""
+    """Add `--verbose` to a command and all its subcommands."""
     if not any(parameter.name == "verbose" for parameter in command.params):
         command.params.append(
             click.Option(
@@ -275,7 +275,7 @@ def _be_verbose(context: click.Context, parameter: click.Parameter, value: bool)
 
 
 class BaseRate(click.ParamType[float | str]):
-    """A share between 0 and 1, or the word `estimate`."""
+    """A base rate: a share between 0 and 1, or the word `estimate`."""
 
     name = "SHARE"
 
@@ -298,7 +298,7 @@ class BaseRate(click.ParamType[float | str]):
 
 
 def base_rate_option(function: Decorated) -> Decorated:
-    """`--base-rate`."""
+    """Add `--base-rate`."""
     return click.option(
         "--base-rate",
         type=BaseRate(),
@@ -308,7 +308,7 @@ def base_rate_option(function: Decorated) -> Decorated:
 
 
 def judges_assuming(judges: Sequence[str], base_rate: float | str | None) -> list[str]:
-    """The words of judges of one output with what was said."""
+    """Return the judge names with the given base rate. Rejects `estimate`, which needs many outputs."""
     from magistrate.api.base_rate import assuming
 
     if base_rate is None:
@@ -323,7 +323,7 @@ def judges_assuming(judges: Sequence[str], base_rate: float | str | None) -> lis
 
 
 def spec_assuming(spec: RunSpec, base_rate: float | str | None, store: str | None) -> RunSpec:
-    """A run whose judges assume what was said, or what is estimated of its samples, which are read for it."""
+    """Set the judges' base rate in a run: the given one, or one estimated by reading its samples."""
     from magistrate.api.base_rate import assuming
     from magistrate.runs.spec import STDIN, judge_of
 

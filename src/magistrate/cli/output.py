@@ -1,4 +1,4 @@
-"""Printing on the terminal: consoles, JSON, and tables that keep names whole."""
+"""Terminal output: consoles, JSON, and tables that keep names whole."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output, in ASCII; what JSON has no word for is a text."""
+    """Print one JSON document in ASCII. Values without a JSON equivalent become text."""
     from magistrate.report.export import json_values
 
     click.echo(json.dumps(json_values(value), indent=2, allow_nan=False))
 
 
 def console(*, error: bool = False) -> Console:
-    """A terminal that neither reads markup in what is printed nor turns `:smile:` into something else.
+    """Return a console that interprets neither markup nor emoji codes in the printed text.
 
-    A reader that has seen enough is for `main` to notice, as everywhere else.
+    A closed pipe raises `BrokenPipeError`, which `main` handles.
     """
     from rich.console import Console
 
@@ -40,7 +40,7 @@ def console(*, error: bool = False) -> Console:
 
 
 def hush() -> None:
-    """Let nothing more be written to standard output, whose reader is gone."""
+    """Redirect standard output to the null device after its reader has closed the pipe."""
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
@@ -51,7 +51,7 @@ NO_ROOM = "Left out for want of room: {}. A wider terminal or --json shows all."
 
 
 def is_pipe(terminal: Console) -> bool:
-    """Whether what is printed has no width: a table is then one line a row, for other programs."""
+    """Return whether the output has no terminal width. Tables then print one line per row."""
     return not terminal.is_terminal and "COLUMNS" not in os.environ
 
 
@@ -62,12 +62,11 @@ def print_table(
     wrapped: Mapping[str, int] = EVERYTHING_WHOLE,
     spare: Sequence[str] = (),
 ) -> None:
-    """Print rows of foreign text under `columns`.
+    """Print rows of untrusted text under `columns`.
 
-    Cells of the `wrapped` columns may take several lines, down to that many characters wide; all others
-    stay on one. Where even that does not fit, the `spare` columns are left out one after the other, and
-    that is said. Where the output is no terminal, every row is one line, so that it can be searched.
-    Columns without any content are not shown.
+    Cells of the `wrapped` columns may wrap, down to the given width in characters; all others stay on one
+    line. If the table still does not fit, the `spare` columns are left out one by one, with a note. Without
+    a terminal every row is one line, so that it can be searched. Columns without any content are not shown.
     """
     from rich.cells import cell_len
     from rich.text import Text
@@ -92,7 +91,7 @@ def print_table(
             kept.remove(name)
             left_out.append(name)
     for _ in range(terminal.width - needed()):
-        # One more column of space for the text that is cut into the most lines.
+        # Give one more column of space to the text that wraps into the most lines.
         tightest = max(kept, key=lambda name: natural[name] / max(width[name], 1))
         width[tightest] += natural[tightest] > width[tightest]
     chosen = [columns.index(name) for name in kept]
@@ -109,7 +108,7 @@ def _frame(columns: Sequence[str], width: Mapping[str, int]) -> Table:
     from rich import box
     from rich.table import Table
 
-    # The frame itself puts one column of space between two cells.
+    # The frame itself adds one column of space between two cells.
     padding = (0, GAP - 1, 0, 0)
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False, padding=padding)
     for name in columns:

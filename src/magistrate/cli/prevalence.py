@@ -1,4 +1,4 @@
-"""`magistrate prevalence`: how many outputs are hallucinated where nobody has labelled them."""
+"""`magistrate prevalence`: estimate the share of hallucinated outputs among unlabelled samples."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def command(
     """Estimate the share of hallucinated outputs among the unlabelled samples of RUN.
 
     The judge's share is corrected for the errors that it made on labelled samples, by prediction-powered
-    inference, beside the share by the labels alone, the judge's own, and Rogan and Gladen's.
+    inference. For comparison you also see the share by the labels alone, the judge's own share, and Rogan
+    and Gladen's estimate.
     """
     from magistrate.api.prevalence import prevalence
     from magistrate.report.calibration import render_prevalence

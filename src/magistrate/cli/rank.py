@@ -1,4 +1,4 @@
-"""`magistrate rank`: candidates ranked by comparisons of two at a time."""
+"""`magistrate rank`: rank candidates by pairwise comparisons."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def command(
 ) -> int:
     """Rank candidates by a run of the judge `pairwise`, or by a file of comparisons.
 
-    Prints each candidate's rating with its interval (Bradley and Terry's model with ties), the ranks that it
-    may have, and who beat whom how often. Exits with 3 where the comparisons do not connect all candidates.
+    Prints each candidate's rating with its interval (Bradley-Terry model with ties), its possible ranks,
+    and who beat whom how often. Exits with 3 if the comparisons do not connect all candidates.
     """
     from magistrate.api.rank import rank
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE

@@ -1,4 +1,4 @@
-"""`magistrate resume` and `magistrate retry`: go on with a run, or judge its failures again."""
+"""`magistrate resume` and `magistrate retry`: continue a run, or judge its failures again."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ EXAMPLE = "Example: magistrate resume last; magistrate resume last --max-tokens 
 def command(
     context: click.Context, /, run: str, price: str | None, store: str | None, as_json: bool, **_: Any
 ) -> int:
-    """Go on with RUN where it was left; what has an outcome is not judged again.
+    """Continue RUN where it stopped. Judgements that have an outcome are not repeated.
 
-    Limits are those that the run had, but for those given here. Refused where the data, a judge, the model
-    or a prompt has changed. Exits as run does: with 3 where a limit cuts it off again.
+    The limits of the run apply unless you give new ones here. Refused if the data, a judge, the model or a
+    prompt has changed. The exit codes are those of run: 3 if a limit cuts it off again.
     """
     return _continue("resume", context, run, price, store, as_json)
 
@@ -49,9 +49,9 @@ def command(
 def retry(
     context: click.Context, /, run: str, price: str | None, store: str | None, as_json: bool, **_: Any
 ) -> int:
-    """Judge again what failed in RUN, and nothing else; a new outcome replaces the failure.
+    """Judge only the failures of RUN again; a new outcome replaces the failure.
 
-    Exits as run does: with 3 where a limit cuts it off, and where RUN itself is not finished.
+    The exit codes are those of run: 3 if a limit cuts it off, or if RUN itself is not finished.
     """
     return _continue("retry", context, run, price, store, as_json)
 
@@ -64,7 +64,7 @@ def _continue(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Judge what is left of a stored run, or what failed in it, and end as a run does."""
+    """Judge the rest of a stored run, or its failures, and finish as a run does."""
     from magistrate import _async
     from magistrate.api.evaluate import RunSession
     from magistrate.cli.exit_codes import finish_run

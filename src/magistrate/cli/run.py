@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: magistrate run answers.jsonl --judge hallucination --map context=docs --limit 100"
 IN_DATASET = tuple(option.name for option in DATA if option is not MAP)  # --map is parsed into pairs
-# Options that need there to be one data set.
+# Options that require a single data set.
 ONE_SET = {
     "file": "--spec",
     "junit": "--junit",
@@ -108,12 +108,12 @@ def command(
 ) -> int:
     """Judge DATA: a named or stored set, a file, or - for JSONL on standard input.
 
-    Several of them are judged one after the other, each as a run of its own, and compared in one table.
+    Several data sets are judged one after the other, each in a run of its own, and compared in one table.
 
-    Files are .jsonl, .csv, .json and .parquet, plain or compressed (.gz, .zst), or hf:// addresses.
-    Exits with 0 only where everything was judged: 1 where a gate failed, 2 where the data or an option cannot
-    be used, 3 where a limit (--max-seconds, --max-tokens, --max-cost) cut the run off, a judge gave no
-    verdict, too many judgements failed or the engine is gone, and 130 after Ctrl-C.
+    Files are .jsonl, .csv, .json and .parquet, plain or compressed (.gz, .zst), or hf:// addresses. Exits
+    with 0 only if everything was judged: 1 if a gate failed, 2 if the data or an option cannot be used, 3
+    if a limit (--max-seconds, --max-tokens, --max-cost) cut the run off, a judge gave no verdict, too many
+    judgements failed or the engine is gone, and 130 after Ctrl-C.
     """
     from magistrate.runs.progress import ProgressBar
 
@@ -124,7 +124,7 @@ def command(
 
 
 def _several(context: click.Context, data: Sequence[str]) -> int:
-    """A run for each data set, then the table of all; the worst of their exit codes."""
+    """Execute one run per data set, print a table of all, and return the highest exit code."""
     from magistrate._paths import default_store
     from magistrate.api.run import Run
     from magistrate.cli.exit_codes import SIGNALLED
@@ -134,7 +134,7 @@ def _several(context: click.Context, data: Sequence[str]) -> int:
     for name, option in ONE_SET.items():
         if context.params[name]:
             raise click.UsageError(f"{option} is for one data set, and {len(data)} were named", context)
-    for each in data:  # an option that cannot be used is told before anything is judged
+    for each in data:  # reject an unusable option before anything is judged
         context.params["data"] = each
         _spec(context)
     store = context.params["store"] or str(default_store())
@@ -194,9 +194,9 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
 
 
 def _spec(context: click.Context) -> tuple[RunSpec, list[Judge] | None]:
-    """The specification by the run file and the options of the command; the options win.
+    """Build the specification from the run file and the command's options, which take precedence.
 
-    Its judges, too, if they are those of the file, which are made to check them.
+    Also return the judges of the run file, already constructed to check them, if they are still the same.
     """
     from magistrate.judges.registry import calibrated
     from magistrate.runs.spec import DEFAULT, judge_of, read_spec, same_judges, spec_from
@@ -219,7 +219,7 @@ def _spec(context: click.Context) -> tuple[RunSpec, list[Judge] | None]:
     if "mapping" in said:
         dataset["map"] = dict(said["mapping"])
     if {"data", "mapping", *IN_DATASET} & said.keys():
-        dataset.pop("digest", None)  # it was of another choice
+        dataset.pop("digest", None)  # the digest belongs to another selection of rows
     engines = dict(values.get("engines", {}))
     if words := {name: said[name] for name in IN_ENGINE if name in said}:
         engines[DEFAULT] = dict(engines.get(DEFAULT, {})) | words
@@ -238,7 +238,7 @@ def _spec(context: click.Context) -> tuple[RunSpec, list[Judge] | None]:
 
 
 def _goes_on(unfinished: RunRecord, going_on: bool | None) -> bool:
-    """Whether to resume the unfinished run; a person at a terminal is asked."""
+    """Return whether to resume the unfinished run. Asks a person at a terminal unless an option decides."""
     known = unfinished.n_total or unfinished.n_samples
     told = (
         f"run {unfinished.id} judges the very same and was not finished "
@@ -254,7 +254,7 @@ def _goes_on(unfinished: RunRecord, going_on: bool | None) -> bool:
 
 
 def somebody_is_there() -> bool:
-    """Whether a person at a terminal can be asked."""
+    """Return whether there is a person at a terminal to ask."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

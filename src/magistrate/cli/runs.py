@@ -98,7 +98,7 @@ def delete(run: str, yes: bool, store: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def spec(run: str, store: str | None, as_json: bool) -> None:
-    """Print the run file that repeats RUN: its data pinned by digest, paths whole."""
+    """Print the run file that repeats RUN, with data pinned by digest and absolute paths."""
     from magistrate.runs.resume import spec_of
 
     with open_store(store) as opened:
@@ -118,7 +118,7 @@ def schema() -> None:
 
 
 def _confirmed(record: RunRecord) -> bool:
-    """What a person says, if there is one to ask."""
+    """Ask for confirmation at a terminal. Raises `UsageError` if there is none."""
     if not sys.stdin.isatty():
         raise click.UsageError(f"deleting {record.id} takes --yes where nobody can be asked")
     return click.confirm(f"delete {record.id} with {record.n_outcomes} outcomes?", err=True)
@@ -134,7 +134,7 @@ def _tell(record: RunRecord, words: str, as_json: bool) -> None:
 
 
 def as_data(record: RunRecord) -> dict[str, Any]:
-    """A run as plain values."""
+    """Return a run as plain values."""
     n = max(record.n_total or 0, record.n_samples)
     return {
         "id": record.id,

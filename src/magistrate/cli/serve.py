@@ -90,10 +90,10 @@ def command(
     guard_judge: str | None,
     guard_model: str | None,
 ) -> int:
-    """Show the store's runs on a web page, and answer programs at /api, until Ctrl-C.
+    """Show the store's runs on a web page, and serve the JSON API at /api, until Ctrl-C.
 
-    The page's address is printed on a line of its own once it can be opened. Only this machine reaches it
-    unless --host says otherwise.
+    The page's address is printed on a line of its own once the server is ready. It can be reached only from
+    this machine unless you set --host.
     """
     from magistrate.cli.exit_codes import DONE
     from magistrate.errors import require_extra
@@ -130,9 +130,9 @@ def command(
 
 
 def serve_pages(settings: Settings, path: str | None, *, token: str | None = None) -> None:
-    """Serve until Ctrl-C; open a browser at this path below the address, or none where it is None.
+    """Serve until Ctrl-C, and open a browser at this path of the server, or none if it is None.
 
-    `token` is printed first, where it was made just now.
+    `token` is printed first, if it was just generated.
     """
     from magistrate.server.app import create_app
     from magistrate.server.serve import bind, serve, url_of
@@ -153,7 +153,7 @@ def serve_pages(settings: Settings, path: str | None, *, token: str | None = Non
 
 
 def checked_store(named: str | None, *, may_be_new: bool) -> str:
-    """The place of a store that can be opened, or made where there is none yet."""
+    """Return the place of a store after opening it, or creating it if allowed."""
     from magistrate._paths import default_store
     from magistrate.cli.options import open_store
     from magistrate.store import Store
@@ -162,12 +162,12 @@ def checked_store(named: str | None, *, may_be_new: bool) -> str:
     place = str(default_store()) if named is None else named
     place_of(place)
     with Store.open(place) if may_be_new else open_store(place):
-        pass  # what is wrong with it is said now, and not to the first visitor
+        pass  # fail now, not at the first request
     return place if "://" in place else str(Path(place).expanduser().absolute())
 
 
 def _path(place: str, run: str) -> str:
-    """Where the page of a run is, below the server's address."""
+    """Return the path of a run's page on the server."""
     from magistrate.server.responses import segment
     from magistrate.store import Store
 
@@ -176,7 +176,7 @@ def _path(place: str, run: str) -> str:
 
 
 def _token(given: str | None, host: str) -> tuple[str | None, bool]:
-    """What visitors have to show, if anything, and whether it was made just now."""
+    """Return the token that visitors need, if any, and whether it was just generated."""
     from secrets import token_urlsafe
 
     from magistrate.server.settings import TOKEN_VARIABLE, host_name, is_loopback
@@ -200,7 +200,7 @@ def _open(url: str) -> None:
 
 
 def _end_soon() -> None:
-    """See to it that the program ends, also where a request's thread does not heed that its time is up."""
+    """Force the program to exit after a grace period, even if a request's thread ignores the shutdown."""
     from threading import Timer
 
     from magistrate.cli.exit_codes import DONE

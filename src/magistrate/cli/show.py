@@ -47,7 +47,7 @@ def command(
 ) -> int:
     """Show the report of RUN (an id, the beginning of one, a name, or 'last').
 
-    With --gate, exit with 1 if a figure of the stored run is worse.
+    With --gate, exit with 1 if a metric of the stored run misses the gate.
     """
     from magistrate.api.run import report_of
     from magistrate.cli.exit_codes import DONE
@@ -79,7 +79,7 @@ def command(
 
 
 def _limit(record: RunRecord) -> float | None:
-    """The share of failures that the run itself allowed; None for one made before runs were described."""
+    """Return the run's own limit on failures, or None for an old run without a stored specification."""
     from magistrate.runs.resume import SPEC, stored_spec
 
     return stored_spec(record).limits.max_failures if SPEC in record.settings else None
@@ -88,7 +88,7 @@ def _limit(record: RunRecord) -> float | None:
 def _shown(
     report: Report, gates: tuple[str, ...], junit: Path | None, as_json: bool, max_failures: float | None
 ) -> int:
-    """The whole report, and what gates say of it."""
+    """Print the whole report and check the gates."""
     from magistrate.cli.exit_codes import code_of_gates
     from magistrate.report import render
     from magistrate.report.export import junit as document
@@ -107,7 +107,7 @@ def _shown(
 
 
 def _damaged(damaged: Sequence[str]) -> int:
-    """Name what the store cannot give back, and answer the exit code for it; 0 where nothing is damaged."""
+    """Print which stored data is damaged, and return the exit code; 0 if nothing is damaged."""
     from magistrate.cli.exit_codes import BAD_INPUT, DONE
     from magistrate.report.formatting import plain
 

@@ -1,4 +1,4 @@
-"""`magistrate train`: judges learnt from labels, each kind in a file of its own."""
+"""`magistrate train`: train a judge on labels, with one module per kind of judge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLE = "Example: magistrate train stack --data labelled.csv --of novelty --of
 
 
 class Kinds(click.Group):
-    """Imports what trains a kind of judge when it is asked for: the libraries behind them are large."""
+    """Imports a training module only when it is used, because the libraries behind it are large."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [name for name in KINDS if find_spec(_module(name)) is not None]
@@ -43,4 +43,4 @@ def _module(name: str) -> str:
 
 @click.group(cls=Kinds, epilog=EXAMPLE)
 def command() -> None:
-    """Train a judge on labelled data: the folder it is written to is named to --judge."""
+    """Train a judge on labelled data. Pass the folder it writes to --judge."""

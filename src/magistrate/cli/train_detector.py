@@ -1,4 +1,4 @@
-"""`magistrate train detector`: a small encoder that says which sentences the context does not support."""
+"""`magistrate train detector`: train a small encoder that finds sentences without support in the context."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def command(
 ) -> None:
     """Train a small encoder on labelled data, and write its folder.
 
-    It begins with the detector that comes with the package, and goes on learning from your labels (and spans,
-    where there are some). On contexts that it has not seen it says how well it ranks, and whether
-    that is better than before. The same data, options and seed give the same detector.
+    It starts from the detector that comes with the package, and trains it on your labels (and spans, if
+    there are any). It reports how well it ranks on held-out contexts, and whether that is better than
+    before. The same data, options and seed give the same detector.
     """
     from magistrate.datasets.named import family_of
 
@@ -157,7 +157,7 @@ def _on_recipe(
     tell: Any,
     common: dict[str, Any],
 ) -> Any:
-    """Train on a mixture: the one folder in `data` holds the files that its sources name."""
+    """Train on a mixture of sources, whose files are in the one folder of `data`."""
     from magistrate.training.detector.loop import Schedule
     from magistrate.training.detector.recipe import read_recipe
     from magistrate.training.synthetic import Lexicon
@@ -207,7 +207,7 @@ def _print(found: Any, target: Path, *, force: bool, as_json: bool) -> None:
 
 
 def _verdict(found: Any) -> str:
-    """Whether the training has helped, with what shows it."""
+    """Return whether training has helped, with the measured difference."""
     gain = found.gain
     if gain.low is None:
         return f"difference {gain.value:+.3f}, without an interval: {gain.undefined}"
@@ -218,7 +218,7 @@ def _verdict(found: Any) -> str:
 
 
 def _libraries() -> tuple[ModuleType, ModuleType]:
-    """The modules that need what is heavy. Raises `MissingExtra` with what to install."""
+    """Import the heavy training modules. Raises `MissingExtra` with what to install."""
     from importlib import import_module
 
     from magistrate.errors import require_extra
@@ -229,7 +229,7 @@ def _libraries() -> tuple[ModuleType, ModuleType]:
 
 
 def _samples(names: tuple[str, ...], **how: Any) -> list[Sample]:
-    """The samples of files or named sets, `NAME:VIEW` for one of a set's views."""
+    """Load the samples of files or named sets; `NAME:VIEW` selects a view of a set."""
     from magistrate.datasets import load
 
     return [sample for each in names for sample in load(each, **how)]

@@ -1,4 +1,4 @@
-"""`magistrate train judge`: a small instruct model tuned to judge, by LoRA."""
+"""`magistrate train judge`: fine-tune a small instruct model as a judge, with LoRA."""
 
 from __future__ import annotations
 
@@ -121,10 +121,10 @@ def command(
     as_json: bool,
     **numbers: Any,
 ) -> None:
-    """Tune a small instruct model on labels, so that it judges better with the prompt of a judge.
+    """Fine-tune a small instruct model on labels, so that it judges better with the prompt of a judge.
 
     Writes a Hugging Face folder with the merged weights, the LoRA adapter, a recipe, a model card, and a
-    model.gguf that --model takes. Needs the extra 'train'.
+    model.gguf for --model. Needs the extra 'train'.
     """
     from magistrate.datasets import load
     from magistrate.judges import registry

@@ -1,4 +1,4 @@
-"""`magistrate train probe`: a model's own hidden states, weighed by labels."""
+"""`magistrate train probe`: a linear probe on a model's hidden states, trained on labels."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def command(
     settings: EngineSettings,
     as_json: bool,
 ) -> None:
-    """Fit a linear probe to the hidden states that a model has as it reads labelled outputs.
+    """Fit a linear probe to the hidden states of a model that reads labelled outputs.
 
-    Shows how good it is on folds that share no context, and writes a folder that judges with this one model.
-    States are kept in $MAGISTRATE_HOME/activations, so that another layer or pooling asks nothing anew.
+    Shows its accuracy on folds that share no context, and writes a folder that judges with this model only.
+    States are cached in $MAGISTRATE_HOME/activations, so another layer or pooling needs no new model calls.
     """
     from magistrate.api.train import train_probe
     from magistrate.judges.folders import check_free

@@ -1,4 +1,4 @@
-"""`magistrate train stack`: signals and judges weighed against each other on labels."""
+"""`magistrate train stack`: combine signals and judges, with weights learnt from labels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLE = (
 
 
 class Replacing(Assignment):
-    """`PART=JUDGE`, where PART may have options with = in parentheses."""
+    """An assignment `PART=JUDGE`, where PART may have options with = in parentheses."""
 
     name = "PART=JUDGE"
 
@@ -97,11 +97,11 @@ def command(
     as_json: bool,
     **limits: Any,
 ) -> None:
-    """Weigh signals and judges against each other on labelled data, and write a judge that does so.
+    """Learn weights for signals and judges on labelled data, and write a judge that combines them.
 
-    Shows what each part weighs, and how good the stack is on folds of the data and on each family of data
-    that was left out of training. Judges of code need no model; others are asked on --model, and the stack
-    then asks no other.
+    Shows the weight of each part, and how good the stack is on folds of the data and on each family of data
+    that was left out of training. Judges that run code need no model. The others use --model, and the stack
+    then works with that model only.
     """
     from magistrate.api.train import Asking, train_stack
     from magistrate.judges.folders import check_free

@@ -16,7 +16,7 @@ EXAMPLE = "Example: magistrate watch run --rules rules.yaml --from spans.jsonl -
 
 @click.group(epilog=EXAMPLE)
 def command() -> None:
-    """Judge what an application does in production, from its traces and by rules."""
+    """Judge what an application does in production, by rules applied to its traces."""
 
 
 command.add_command(delete)

@@ -1,4 +1,4 @@
-"""`magistrate watch test-alert`: send a message to everybody who is told of alerts."""
+"""`magistrate watch test-alert`: send a test message to the sinks of alerts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLE = "Example: magistrate watch test-alert --rules rules.yaml"
 def test_alert(file: str, as_json: bool) -> int:
     """Send a test message to each sink of a rules file.
 
-    The exit code is 3 where one of them did not take it.
+    Exits with 3 if a message could not be sent.
     """
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.errors import SpecError

@@ -1,4 +1,4 @@
-"""`magistrate watch delete`: delete a trace, and all that was made of it."""
+"""`magistrate watch delete`: delete a trace and everything derived from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = 5
 def delete(trace: str, store: str | None, as_json: bool) -> int:
     """Delete TRACE (a whole trace id) with its spans, decisions, verdicts and samples.
 
-    Samples stay where another run or a data set uses them. What was spent stays counted.
+    Samples that another run or a data set uses stay. What was spent stays counted.
     """
     from magistrate.cli.exit_codes import DONE
     from magistrate.errors import SpecError

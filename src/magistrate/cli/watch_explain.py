@@ -1,4 +1,4 @@
-"""`magistrate watch explain`: what can be judged in the spans of a file, and where it was taken from."""
+"""`magistrate watch explain`: what can be judged in the spans of a file, and where it comes from."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from magistrate.datasets.spans.targets import Target
     from magistrate.datasets.spans.tree import Node, Tree
 
-TRACES, SPANS, LEVELS, DOCUMENTS, KEYS = 20, 60, 12, 10, 12  # the most that a terminal shows of each
-WIDTH = 160  # characters of a text
+TRACES, SPANS, LEVELS, DOCUMENTS, KEYS = 20, 60, 12, 10, 12  # the most shown of each on a terminal
+WIDTH = 160  # characters per text
 
 
 class Explained(NamedTuple):
@@ -45,9 +45,9 @@ class Explained(NamedTuple):
 )
 @json_option
 def explain(file: str, trace: str | None, kind: str, as_json: bool) -> None:
-    """Show what can be judged in the spans of FILE: input, context and output, and where each was taken from.
+    """Show what can be judged in the spans of FILE: input, context and output, and where each comes from.
 
-    Of each span it says what it was taken for; of one that was taken for nothing, which attributes it has.
+    For each span you see how it was used. For an unused span you see its attributes.
     """
     traces, problems = _explained(file, trace, kind)
     if as_json:
@@ -89,7 +89,7 @@ def _explained(file: str, trace: str | None, kind: str) -> tuple[list[Explained]
 
 
 def _used(targets: Sequence[Target]) -> dict[str, list[str]]:
-    """For which parts of a sample each span was used, by its id."""
+    """Return the parts of a sample that each span, by id, was used for."""
     used: dict[str, dict[str, None]] = {}
     for target in targets:
         for part, taken in target.taken.items():
@@ -188,7 +188,7 @@ def _draw_target(top: Branch, target: Target) -> None:
 
 
 def _facts(target: Target) -> Iterator[str]:
-    """Rank, id and score of each document."""
+    """Yield rank, id and score of each document."""
     for document in target.sample.metadata.get("documents", ()) if target.sample is not None else ():
         told = [f"{name} {document[name]}" for name in ("id", "score", "distance") if name in document]
         yield f"{document['rank']}. {', '.join(told)}{': ' if told else ''}"
@@ -212,7 +212,7 @@ def _span_line(node: Node, parts: Sequence[str]) -> Text:
 
 
 def _line(*pieces: tuple[str, str], width: int = WIDTH) -> Text:
-    """Foreign text in styles as one line that a terminal can show."""
+    """Join untrusted, styled pieces of text into one line that fits a terminal."""
     from rich.text import Text
 
     from magistrate._text import plain

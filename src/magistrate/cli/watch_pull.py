@@ -1,4 +1,4 @@
-"""`magistrate watch pull`: read spans that Phoenix or MLflow has collected, to be judged by rules."""
+"""`magistrate watch pull`: copy spans from Phoenix or MLflow into the store, to be judged by rules."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ def pull(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Store the spans that a server has collected since the last time, of a project or an experiment.
+    """Store the spans that a project or experiment on a server has collected since the last pull.
 
-    The rules of `magistrate watch run`, or of `magistrate serve --watch` on the same store, judge them. What
-    is read twice is stored once. With --every a server that does not answer is told, and asked again.
+    The rules of `magistrate watch run`, or of `magistrate serve --watch` on the same store, judge them. A
+    span that is read twice is stored once. With --every, a server that does not answer is reported and
+    tried again.
     """
     from magistrate._paths import default_store
     from magistrate.cli.exit_codes import DONE
@@ -80,7 +81,7 @@ def pull(
 
 
 def _pull(store: Store, source: Source, begin: datetime | None, wait: float | None, as_json: bool) -> None:
-    """Pull once, or for ever."""
+    """Pull once, or repeatedly forever."""
     from time import sleep
 
     from magistrate import _async
@@ -102,7 +103,7 @@ def _pull(store: Store, source: Source, begin: datetime | None, wait: float | No
 
 
 def _header(words: str) -> tuple[str, str]:
-    """The name of a header and of its variable."""
+    """Split `--header-env` into the names of the header and the variable."""
     name, equals, variable = words.partition("=")
     if not equals or not name or not variable.isidentifier():  # it may be the key itself, so it is not shown
         raise click.UsageError(

@@ -1,4 +1,4 @@
-"""`magistrate watch run` and `magistrate watch schema`: judge by rules, and the schema of their file."""
+"""`magistrate watch run` and `magistrate watch schema`: judge by rules, and print the rules' schema."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNFINISHED = ("retrying", "failed", "budget_deferred")
 
 @click.command(epilog=SCHEMA)
 def schema() -> int:
-    """Print the JSON Schema of a file of rules, for editors."""
+    """Print the JSON Schema of rules files, for editors."""
     from magistrate.cli.exit_codes import DONE
     from magistrate.watch.rules import schema
 
@@ -66,11 +66,11 @@ def run(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Judge what is stored of an application's traces, by rules, until Ctrl-C.
+    """Judge an application's stored traces, by rules, until Ctrl-C.
 
-    Every answer, or call, gets a decision of every rule: judged, or why not. With --once the counts are
-    printed, and the exit code is 3 where something failed, is to be tried or sent again, or did not fit a
-    budget.
+    Every rule decides about every answer or call: it is judged, or there is a reason why not. With --once,
+    the counts are printed, and the exit code is 3 if something failed, is still to be retried or sent, or
+    did not fit a budget.
     """
     from magistrate._paths import default_store
     from magistrate.watch.parts import duration
@@ -100,7 +100,7 @@ def _work(
     once: bool,
     as_json: bool,
 ) -> int:
-    """Work on the store until nothing is due, or for ever."""
+    """Run the watcher until nothing is due, or forever."""
     from magistrate import _async
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.watch.upkeep import Upkeep, UpkeepThread, destinations
@@ -133,7 +133,7 @@ def _work(
 
 
 def _read(source: str) -> tuple[list[Span], list[str]]:
-    """The spans of a file, and what could not be read."""
+    """Read the spans of a file, and report what could not be read."""
     from magistrate.datasets.files import open_file
     from magistrate.datasets.rows import Problem
     from magistrate.datasets.spans.samples import spans_of_rows
@@ -151,13 +151,13 @@ def _read(source: str) -> tuple[list[Span], list[str]]:
     return spans, problems
 
 
-# --- what it would take ----------------------------------------------------------------------------
+# --- estimate --------------------------------------------------------------------------------------
 
 
 def _print_estimate(
     rules: Sequence[Rule], spans: Sequence[Span], since: datetime | None, place: str, as_json: bool
 ) -> int:
-    """What each rule would decide, and what judging takes, by the estimate that runs have."""
+    """Print what each rule would decide, and what judging would cost, with the estimator of runs."""
     from magistrate.cli.exit_codes import DONE
     from magistrate.report.estimate import render
 
@@ -182,7 +182,7 @@ def _with_dicts(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _targets(rule: Rule, spans: Sequence[Span], since: datetime | None, place: str) -> Iterator[TargetRecord]:
-    """What the rule would decide of: what a file holds, and with `since` what is stored."""
+    """Yield the targets a rule would decide on: those of a file and, with `since`, stored ones."""
     from magistrate.datasets.spans.targets import targets
     from magistrate.store import Store
     from magistrate.store.connection import exists
@@ -199,7 +199,7 @@ def _targets(rule: Rule, spans: Sequence[Span], since: datetime | None, place: s
 
 
 def _estimate(rule: Rule, targets: Sequence[TargetRecord]) -> tuple[Counter[str], list[Estimate]]:
-    """How many targets come into which state, and what each judge takes at most."""
+    """Count the targets per state, and estimate the most that each judge would cost."""
     from magistrate import _async
     from magistrate.api.estimate import estimate
     from magistrate.runs.prepare import prepare_judges, price_for
@@ -221,7 +221,7 @@ def _estimate(rule: Rule, targets: Sequence[TargetRecord]) -> tuple[Counter[str]
     return states, estimates
 
 
-# --- how it reads ----------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------
 
 
 def _print_counts(counts: Mapping[str, Mapping[str, int]], unsent: Sequence[Queue], as_json: bool) -> None:
@@ -242,7 +242,7 @@ def _print_counts(counts: Mapping[str, Mapping[str, int]], unsent: Sequence[Queu
 
 
 def _counted(states: Mapping[str, int]) -> str:
-    """`12 targets: 10 judged, 2 filtered`."""
+    """Format counts: `12 targets: 10 judged, 2 filtered`."""
     live = {state: n for state, n in states.items() if state != "superseded"}
     total = sum(live.values())
     told = ", ".join(f"{n:,} {state}" for state, n in sorted(live.items(), key=lambda item: -item[1]))

@@ -1,4 +1,4 @@
-"""`magistrate watch status`: what was decided by each rule, how often its judges flag, and what is amiss."""
+"""`magistrate watch status`: per rule the decisions, flag rates and problems."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ EXAMPLE = "Example: magistrate watch status; magistrate watch status --since 24h
 @store_option
 @json_option
 def status(since: str, rule: str | None, labelled: str | None, store: str | None, as_json: bool) -> int:
-    """Show how watching stands, by rule: decisions, shares of flagged answers, the queue, failures, spending.
+    """Show the status of monitoring by rule: decisions, flag rates, queue, failures, spending.
 
-    Shares are weighted by the probability with which each answer was drawn. Where there are labels, the share
-    is also given without the errors that the judge made on them (Rogan and Gladen).
+    Rates are weighted by the probability with which each answer was sampled. If there are labels, you also
+    see the rate corrected for the judge's errors on them (Rogan and Gladen).
     """
     from magistrate.cli.exit_codes import DONE
     from magistrate.watch.parts import duration

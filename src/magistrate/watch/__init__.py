@@ -1,1 +1,1 @@
-"""Watching production: traces are read, each rule decides of what they offer, and what it takes is judged."""
+"""Production monitoring: read incoming traces, let each rule select what to judge, and judge it."""

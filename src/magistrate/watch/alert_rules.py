@@ -1,4 +1,4 @@
-"""Alerts as a rules file says them: a bound on a figure of a rule, over one or two windows, and sinks.
+"""The alert section of a rules file: a bound on a rule's metric over one or two windows, and the sinks.
 
 alerts:
   - name: refunds are made up
@@ -37,7 +37,7 @@ _WHEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A comparison: `figure`, or an end of its interval, with a number."""
+    """A comparison of a metric (`figure`), or an end of its confidence interval, with a number."""
 
     figure: str
     end: str | None
@@ -45,7 +45,7 @@ class Bound:
     value: float
 
     def holds(self, found: float, value: float | None = None) -> bool:
-        """Whether a figure is beyond the bound, or beyond `value` in its place."""
+        """Return whether `found` passes the bound, or passes `value` if that is given."""
         limit = self.value if value is None else value
         return {
             ">": found > limit,
@@ -56,7 +56,7 @@ class Bound:
 
 
 def bound(words: str) -> Bound:
-    """What `lower(flag_rate) > 0.1` or `queue_age > 10m` means. Raises `SpecError`.
+    """Parse a bound such as `lower(flag_rate) > 0.1` or `queue_age > 10m`. Raises `SpecError`.
 
     >>> bound("lower(flag_rate) > 0.1")
     Bound(figure='flag_rate', end='lower', operator='>', value=0.1)
@@ -88,7 +88,7 @@ def _when(words: str) -> str:
 
 
 class AlertPart(Part):
-    """A bound that should not be passed, and who is told when it is, and when it no longer is."""
+    """A bound on a metric, and the sinks that are notified when the alert fires and when it resolves."""
 
     name: str = Field(min_length=1, max_length=100, description="What it is called in messages.")
     rule: str | None = Field(default=None, description="The rule it is about; may be left out of one.")
@@ -124,15 +124,15 @@ class AlertPart(Part):
 
     @property
     def bound(self) -> Bound:
-        """What `when` says."""
+        """The parsed `when`."""
         return bound(self.when)
 
 
-# --- who is told --------------------------------------------------------------------------------------
+# --- sinks --------------------------------------------------------------------------------------------
 
 
 class WebhookPart(Part):
-    """An address that takes a POST of JSON."""
+    """A webhook: a URL that receives a POST of JSON."""
 
     url: Address | None = Field(default=None, description="The address, if it is no secret.")
     url_env: Variable | None = Field(default=None, description="The environment variable that holds it.")
@@ -158,7 +158,7 @@ Mail = Annotated[str, Field(max_length=300), AfterValidator(_mail)]
 
 
 class MailPart(Part):
-    """Mail, by a server that speaks SMTP."""
+    """Mail sent through an SMTP server."""
 
     host: str = Field(min_length=1, max_length=253, description="The server.")
     port: int = Field(default=587, ge=1, le=65535, description="Its port.")
@@ -178,7 +178,7 @@ class MailPart(Part):
 
 
 class SinkPart(Part):
-    """Where messages of alerts go: exactly one of these."""
+    """A destination of alert messages: exactly one of webhook, mail and file."""
 
     webhook: WebhookPart | None = Field(default=None, description="A POST of JSON.")
     mail: MailPart | None = Field(default=None, description="Mail by SMTP.")

@@ -1,9 +1,9 @@
-"""Looks whether the bounds of alerts are passed, and tells the sinks when that begins and when it ends.
+"""Checks the bounds of alerts and notifies the sinks when an alert starts firing and when it resolves.
 
-An alert fires where its bound is passed in all its windows, and is over once the short one is back behind
-`clear`. Where a window has no data, nothing changes: what fires goes on, what does not stays silent, and its
-state is `no data`. That an alert fires is stored, and its messages wait in the outbox from the same
-transaction on: a restart or a second worker does not tell it twice.
+An alert fires when its bound is passed in all its windows. It resolves when the short window is back behind
+`clear`. If a window has no data, nothing changes: a firing alert keeps firing, a silent one stays silent
+with the state `no data`. The firing state and the outbox messages are stored in one transaction, so a
+restart or a second worker does not notify twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from magistrate.watch.sinks import SinkError, Tell, sink
 from magistrate.watch.status import judges_of
 
 CHECK_EVERY = 30.0  # seconds
-AT_ONCE = 10  # messages of one sink in one step
+AT_ONCE = 10  # messages per sink in one step
 FAILED = ("failed", "retrying")
 
 _log = _logging.get("watch")
@@ -35,27 +35,27 @@ _log = _logging.get("watch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What an alert's figure was in a window of so many seconds; None where there is no data, and why."""
+    """The value of an alert's metric in a window of `seconds`; None with a reason if there is no data."""
 
     seconds: float
     value: float | None
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         plain: dict[str, Any] = {"seconds": self.seconds, "value": self.value}
         return plain if self.value is not None else plain | {"undefined": self.why}
 
 
 def destination(name: str) -> str:
-    """What the sink of this name is called in the outbox."""
+    """Return the outbox destination for the sink of this name."""
     return f"alerts to {name}"
 
 
 class Alerts:
-    """The alerts of a rules file over one store: `check` looks, `send` tells.
+    """The alerts of a rules file over one store: `check` evaluates them, `send` notifies the sinks.
 
-    Raises `SpecError` where an environment variable of a sink is not set.
+    Raises `SpecError` if an environment variable of a sink is not set.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Alerts:
         self._checked: datetime | None = None
 
     def step(self) -> int:
-        """Look, if it is time to, and tell what is to be told; the answer is how many messages went out."""
+        """Check the alerts if a check is due, then send waiting messages. Return how many were sent."""
         now = self._clock()
         if self._alerts and (self._checked is None or (now - self._checked).total_seconds() >= CHECK_EVERY):
             self._checked = now
@@ -83,14 +83,14 @@ class Alerts:
         return self.send()
 
     def check(self) -> None:
-        """Look at all alerts now."""
+        """Check all alerts now."""
         now = self._clock()
         known = {each.name: each for each in self._store.watched.rules()}
         firing = {each.name for each in self._store.watched.alerts() if each.firing}
         for alert in self._alerts:
             record = known.get(alert.rule or self._default_rule)
             if record is None:
-                continue  # no worker has begun with it yet
+                continue  # no worker has registered the rule yet
             seen = look(self._store, record, alert, now)
             before = alert.name in firing
             fires = decide(alert, seen, was_firing=before)
@@ -108,7 +108,7 @@ class Alerts:
                 _log.warning("alert.turned", alert=alert.name, state=message["state"], seen=told["text"])
 
     def send(self) -> int:
-        """Tell the sinks what waits for them; one that fails is tried again later."""
+        """Send waiting messages to the sinks. A sink that fails is tried again later."""
         return sum(self._send(name, *each) for name, each in self._sinks.items())
 
     def _send(self, name: str, tell: Tell, pause: Pause) -> int:
@@ -133,11 +133,11 @@ class Alerts:
         return sent
 
 
-# --- what is seen -------------------------------------------------------------------------------------
+# --- metrics per window -------------------------------------------------------------------------------
 
 
 def look(store: Store, record: RuleRecord, alert: AlertPart, now: datetime) -> list[Seen]:
-    """What the figure of an alert is in each of its windows."""
+    """Compute the alert's metric in each of its windows."""
     longest = now - timedelta(seconds=max(alert.windows))
     rows = store.traces.answers(record.name, longest, now + timedelta(microseconds=1))
     hours = store.traces.hours(record.name, now, longest - timedelta(hours=1))
@@ -159,7 +159,7 @@ def _figure(
     rows: Sequence[Any],
     hours: Sequence[Hour],
 ) -> tuple[float | None, str]:
-    """The figure, or None and why there is none."""
+    """Return the metric, or None and the reason it is undefined."""
     bound = alert.bound
     if bound.figure == "queue_age":
         _, oldest = store.watched.waiting(record.name)
@@ -184,7 +184,7 @@ def _figure(
 def _spent(
     store: Store, record: RuleRecord, bound: Bound, begin: datetime, hours: Sequence[Hour]
 ) -> tuple[float | None, str]:
-    """What was spent in the hours that the window touches."""
+    """Return what was spent in the hours that overlap the window."""
     measure = bound.figure.partition(".")[2]
     if measure == "dollars" and not store.watched.has_price(record.name, begin):
         return None, "no price is known"
@@ -193,7 +193,7 @@ def _spent(
 
 
 def decide(alert: AlertPart, seen: Sequence[Seen], *, was_firing: bool) -> bool:
-    """Whether an alert fires now, by what was seen in its windows and whether it fired before."""
+    """Return whether an alert fires now, given its metric per window and whether it fired before."""
     if was_firing:
         short = seen[0].value
         return short is None or alert.bound.holds(short, alert.clear)
@@ -201,7 +201,7 @@ def decide(alert: AlertPart, seen: Sequence[Seen], *, was_firing: bool) -> bool:
 
 
 def describe(alert: AlertPart, seen: Sequence[Seen]) -> str:
-    """What was seen, for people: `lower(flag_rate) > 0.1: .14 in 1h, .12 in 6h`."""
+    """Return a readable summary: `lower(flag_rate) > 0.1: .14 in 1h, .12 in 6h`."""
     told = [f"{_shown(alert.bound, each)} in {_time(each.seconds)}" for each in seen]
     return f"{alert.when}: {', '.join(told)}"
 
@@ -238,7 +238,7 @@ def _message(
 
 
 def a_test(name: str, now: datetime) -> dict[str, Any]:
-    """A message that says that it is a test."""
+    """Return a message marked as a test."""
     of = f"test\0{name}\0{now.isoformat()}".encode("utf-8", "surrogatepass")
     return {
         "id": sha256(of).hexdigest()[:32],
@@ -253,7 +253,7 @@ def a_test(name: str, now: datetime) -> dict[str, Any]:
 
 
 def send_tests(sinks: Mapping[str, SinkPart], now: datetime) -> dict[str, str]:
-    """Send a test message to each sink; by name, why it did not go out, empty where it did."""
+    """Send a test message to each sink. Return the error message per sink name, empty if it was sent."""
     found = {}
     for name, part in sinks.items():
         try:

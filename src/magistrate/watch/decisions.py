@@ -1,26 +1,27 @@
-"""What a rule decides of a target, and what becomes of it: pure functions over values of the store.
+"""What a rule decides about a target, and how that decision changes: pure functions over store values.
 
 ===============  ==========================================================================================
-waiting          the trace may still change: it is not quiet for as long as the rule wants
-filtered         the rule is not about such targets
+waiting          the trace may still change: it has not been quiet for as long as the rule requires
+filtered         the rule's conditions do not match the target
 sampled_out      not drawn
-no_output        there is nothing to judge
-no_context       there is nothing to judge it by
+no_output        there is no output to judge
+no_context       there is no context to judge the output against
 loop             it is one of Magistrate's own traces
 queued           to be judged
-retrying         to be judged again: something failed that may pass
+retrying         to be judged again after a failure that may be temporary
 budget_deferred  to be judged in the next hour or day: the budget of this one is spent
 judged           the last judge gave a verdict
-abstained        the last judge declined
+abstained        the last judge abstained
 failed           the judge cannot judge it, or the trace cannot be read
-shed             more waited to be judged than the rule allows
+shed             the queue was longer than the rule allows
 expired          it waited longer than the rule allows
-superseded       a later revision of the target or version of the rule was decided in its place
+superseded       replaced by the decision for a later revision of the target or version of the rule
 ===============  ==========================================================================================
 
-Of each target and rule one decision is not superseded. Nothing but the rule itself (`keep`, `most_queued`)
-ends what waits to be judged: a budget puts off, and a failure that may pass is tried again for ever, at
-most once an hour. Only what several workers in a row did not survive has failed.
+Each pair of target and rule has exactly one decision that is not superseded. Only the rule's own limits
+(`keep`, `most_queued`) drop a target that waits to be judged. A spent budget defers it. A temporary failure
+is retried without end, with pauses of up to about an hour. A decision fails for good after `ATTEMPTS`
+failures of another kind, or when several workers in a row died while they worked on it.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ from magistrate.watch.sampling import is_drawn, share
 
 SERVICE_KEY = "resource.service.name"
 PASSING = ("rate_limited", "timeout", "cancelled")
-ATTEMPTS = 3  # of what fails in a way that does not pass by itself
+ATTEMPTS = 3  # for failures that do not look temporary
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 3600.0
 REASON = 300  # characters
 
 
-# --- before any judge is asked --------------------------------------------------------------------
+# --- the first decision ---------------------------------------------------------------------------
 
 
 def first(
     rule: Rule, version: int, target: TargetRecord, now: datetime, ready_at: datetime, note: str = ""
 ) -> Draft:
-    """What a rule decides of a target; `note` is the reason where it takes it."""
+    """Return a rule's first decision about a target. `note` is the reason if the target is queued."""
     state, reason = "queued", note
     due_at: datetime | None = now
     inclusion: float | None = rule.sample.rate
@@ -77,7 +78,7 @@ def first(
 
 
 def why_not(rule: Rule, attributes: Mapping[str, Any]) -> str | None:
-    """Why a rule is not about a target with these attributes, in words of the rule; None where it is."""
+    """Return why a rule does not match a target with these attributes, or None if it does."""
     if rule.environment is not None:
         said = [attributes.get(f"{at}{name}") for name in ENVIRONMENT for at in ("resource.", "")]
         if rule.environment not in said:
@@ -88,13 +89,13 @@ def why_not(rule: Rule, attributes: Mapping[str, Any]) -> str | None:
     return None
 
 
-# --- which judge is next --------------------------------------------------------------------------
+# --- the next judge -------------------------------------------------------------------------------
 
 
 def next_judge(rule: Rule, asked: Sequence[Mapping[str, Any]], trace_id: str) -> float | None:
-    """The probability with which the next judge is asked, where it is asked; else None.
+    """Return the probability with which the next judge is called, or None if no judge is called.
 
-    `asked` is what the judges before it said, as `answer` has it.
+    `asked` contains the results of the judges before it, in the format of `answer`.
     """
     if not asked:
         return 1.0
@@ -111,7 +112,7 @@ def next_judge(rule: Rule, asked: Sequence[Mapping[str, Any]], trace_id: str) ->
 
 
 def answer(outcome: Verdict | Abstention, info: JudgeInfo, inclusion: float) -> dict[str, Any]:
-    """What a judge said, as decisions keep it: a score of 1 means hallucinated, whatever the judge's own."""
+    """Convert a judge's result for storage in a decision. A score of 1 always means hallucinated."""
     told: dict[str, Any] = {"judge": outcome.judge, "inclusion": inclusion}
     if isinstance(outcome, Abstention):
         return told | {"kind": "abstention", "code": outcome.reason}
@@ -120,49 +121,50 @@ def answer(outcome: Verdict | Abstention, info: JudgeInfo, inclusion: float) -> 
 
 
 def ended(asked: Sequence[Mapping[str, Any]]) -> str:
-    """The state of a decision whose last judge has spoken."""
+    """Return the final state of a decision after its last judge."""
     return "judged" if asked[-1]["kind"] == "verdict" else "abstained"
 
 
-# --- what failed ----------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 def passes(failure: Failure) -> bool:
-    """Whether the same question may be answered later: the engine failed, and not the judge."""
+    """Return whether the failure may be temporary: the engine failed, not the judge."""
     return failure.code in PASSING or (failure.code == "engine_error" and engine_failed(failure))
 
 
 def after_failure(failure: Failure, attempts: int, target: str, now: datetime) -> tuple[str, datetime | None]:
-    """The state after a failure at this attempt, and when it is tried again."""
+    """Return the state after a failure at this attempt, and when to retry."""
     if not passes(failure) and attempts >= ATTEMPTS:
         return "failed", None
     return "retrying", now + pause(attempts, target)
 
 
 def pause(attempts: int, target: str) -> timedelta:
-    """How long to wait before the next attempt: twice as long each time, and not all targets alike."""
+    """Return the wait before the next attempt: exponential backoff with jitter derived from the target."""
     seconds = min(FIRST_PAUSE * 2 ** min(attempts - 1, 20), LONGEST_PAUSE)
     return timedelta(seconds=seconds * (0.75 + 0.5 * share(target, "pause", str(attempts))))
 
 
 def told(outcome: Outcome) -> str:
-    """Why an outcome is no verdict, for the decision."""
+    """Return why an outcome is not a verdict, shortened for the decision."""
     return "" if isinstance(outcome, Verdict) else shorten_inside(str(outcome), REASON)
 
 
-# --- what it costs --------------------------------------------------------------------------------
+# --- budget ---------------------------------------------------------------------------------------
 
 
 def spent(usage: Usage, dollars: float | None) -> Spent:
-    """What an outcome has spent; what a cache answered costs nothing and is not counted."""
+    """Return what an outcome has spent. Cached answers cost nothing and are not counted."""
     return Spent(calls=usage.calls, tokens=usage.prompt + usage.generated, dollars=dollars)
 
 
 def room(budget: BudgetPart, hours: Sequence[Hour], under_way: int, now: datetime, most: int) -> int:
-    """How many more targets may begin, at most `most`, if each takes as much as the dearest of the last week.
+    """Return how many more targets may start, at most `most`.
 
-    Until it is known what one takes, they come one at a time. One may always begin in a window in which
-    nothing was spent: a budget of less than one target takes would else put it off for ever.
+    Each target is assumed to cost as much as the most expensive one of the last week. Until a cost is
+    known, targets start one at a time. One target may always start in a window in which nothing was spent,
+    because a budget smaller than one target would otherwise defer it forever.
     """
     free = most
     for limit, used, dearest, _, _ in _windows(budget, hours, now):
@@ -172,7 +174,7 @@ def room(budget: BudgetPart, hours: Sequence[Hour], under_way: int, now: datetim
 
 
 def exhausted(budget: BudgetPart, hours: Sequence[Hour], now: datetime) -> tuple[datetime, str] | None:
-    """When the budget is whole again, and what of it is spent; None while one more target fits."""
+    """Return when the budget resets and what is spent of it, or None while one more target fits."""
     found = [
         (until, f"{used:,.10g} of {limit:,.10g} {name} are spent")
         for limit, used, dearest, until, name in _windows(budget, hours, now)
@@ -184,7 +186,7 @@ def exhausted(budget: BudgetPart, hours: Sequence[Hour], now: datetime) -> tuple
 def _windows(
     budget: BudgetPart, hours: Sequence[Hour], now: datetime
 ) -> Iterable[tuple[float, float, float, datetime, str]]:
-    """Each limit, what is spent of it, the most that one target took, when its window ends, and its name."""
+    """Yield each limit, the amount spent, the most one target cost, the end of its window, and its name."""
     hour = now.replace(minute=0, second=0, microsecond=0)
     day = hour.replace(hour=0)
     windows = (

@@ -1,7 +1,7 @@
-"""Sends what is in the outbox: leases a batch, sends it, and notes what became of it.
+"""Sends the results in the outbox: leases a batch, sends it, and records the result.
 
-A receiver that does not answer is left alone for a while, twice as long each time, and nothing is given up:
-only what it refuses by itself is not sent again.
+A receiver that fails is paused with exponential backoff. No result is given up, except those that the
+receiver refuses individually.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from magistrate.watch.outputs import Form, SendPart
 from magistrate.watch.results import Result, Sender, SendError, as_logs, as_spans, encoded
 
 BATCH = 100
-LEASE = 300.0  # seconds; a batch takes less, also where the receiver is slow and the batch is halved
+LEASE = 300.0  # seconds; a batch takes less, even if the receiver is slow and the batch is halved
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 3600.0
-MOST_REQUESTS = 20  # of one destination in one step
+MOST_REQUESTS = 20  # per destination in one step
 BAD_CONTENT = (400, 413, 422)
 """Answers that may be about one of several results; others are about the request, or its key."""
 
@@ -27,7 +27,7 @@ _log = _logging.get("watch")
 
 
 class Pause:
-    """How long a receiver that fails is left alone: twice as long after each failure in a row."""
+    """Exponential backoff for a receiver that fails."""
 
     def __init__(self, randomness: random.Random) -> None:
         self._randomness = randomness
@@ -35,26 +35,26 @@ class Pause:
         self._until: datetime | None = None
 
     def is_over(self, now: datetime) -> bool:
-        """Whether it may be tried again."""
+        """Return whether the receiver may be tried again."""
         return self._until is None or now >= self._until
 
     def begin(self, now: datetime, asked: float | None = None) -> datetime:
-        """It failed; the answer is when it is tried again. `asked` is how many seconds it asked to wait."""
+        """Record a failure and return when to retry. `asked` is the requested wait in seconds."""
         seconds = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE) * self._randomness.uniform(0.75, 1)
         self._failures = min(self._failures + 1, 20)
         self._until = now + timedelta(seconds=max(seconds, min(asked or 0.0, LONGEST_PAUSE)))
         return self._until
 
     def end(self) -> None:
-        """It has answered."""
+        """Record a success, which resets the backoff."""
         self._failures, self._until = 0, None
 
 
 class ResultSender:
-    """Sends the outcomes of a store to the OTLP servers of a rules file, as they wait in the outbox.
+    """Sends waiting outcomes from a store's outbox to the OTLP servers of a rules file.
 
-    Raises `SpecError` where an environment variable of a header is not set, `MissingExtra` without the
-    package for protobuf.
+    Raises `SpecError` if an environment variable of a header is not set, and `MissingExtra` if the protobuf
+    package is missing.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class ResultSender:
         self._routes: dict[str, tuple[Form, Sender, Pause]] = {}
         self._runs: dict[str, RunRecord] = {}
         for part in parts:
-            encoded("logs", as_logs(()), part.encoding)  # whether its package is there is said now
+            encoded("logs", as_logs(()), part.encoding)  # fails early if the package is missing
             sender = Sender(
                 part.endpoint,
                 part.headers(),
                 encoding=part.encoding,
-                attempts=1,  # what fails waits in the outbox
+                attempts=1,  # a failed send stays in the outbox and is retried from there
                 clock=lambda: self._clock().timestamp(),
             )
             for destination, form in part.destinations.items():
                 self._routes[destination] = form, sender, Pause(self._randomness)
 
     def step(self) -> int:
-        """Send what is due; the answer is how many results were taken."""
+        """Send what is due. Return how many results were accepted."""
         return sum(map(self._send_all, self._routes))
 
     def _send_all(self, destination: str) -> int:
@@ -103,14 +103,14 @@ class ResultSender:
         found = self._store.outbox.judgements(parcels)
         results = {each.key: self._result(each, found[each.key]) for each in parcels if each.key in found}
         unread = [each for each in parcels if each.key not in results]
-        if unread:  # those that are deleted are not in the outbox any more
+        if unread:  # deleted ones have left the outbox already
             self._store.outbox.end(unread, "refused", "what was judged cannot be read")
         return self._send_results(destination, [each for each in parcels if each.key in results], results)
 
     def _send_results(
         self, destination: str, parcels: Sequence[Parcel], results: Mapping[str, Result]
     ) -> int:
-        """Send results in one request, and in smaller ones where the receiver refuses their content."""
+        """Send results in one request, and split it in halves if the receiver refuses the content."""
         if not parcels:
             return 0
         form, sender, pause = self._routes[destination]
@@ -147,7 +147,7 @@ class ResultSender:
         return max(len(parcels) - said.rejected, 0)
 
     def _result(self, parcel: Parcel, judgement: Judgement) -> Result:
-        """A result as it is sent, which is the same each time."""
+        """Build the result to send. It is identical each time."""
         run, outcome = self._run(judgement.run_id), judgement.outcome
         return Result(
             trace_id=judgement.trace_id,
@@ -161,7 +161,7 @@ class ResultSender:
         )
 
     def _run(self, run_id: str) -> RunRecord:
-        """The run of an outcome, whose recipes and scoring do not change."""
+        """Return the run of an outcome, cached because its recipes and scoring do not change."""
         if run_id not in self._runs:
             self._runs[run_id] = self._store.find_run(run_id)
         return self._runs[run_id]

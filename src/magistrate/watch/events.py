@@ -1,8 +1,8 @@
-"""Log records that belong to spans: what was logged of prompts and answers becomes a part of the trace.
+"""Log records that belong to spans: logged prompts and answers become part of the trace.
 
 OpenTelemetry's conventions for generative AI allow contents in events of the log signal. Such a record is
-stored as a span below the one that it was logged in. Its id is made of what it says, so that it is stored
-once however often it comes; `with_events` turns these spans back into events when the trace is read.
+stored as a child span of the span that it was logged in. Its id is a hash of its content, so a record that
+arrives twice is stored once. `with_events` turns these spans back into events when the trace is read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from magistrate.datasets.spans.span import Event, Span
 from magistrate.watch.otlp import groups
 
 CONTENT = "gen_ai."
-RESULTS = "gen_ai.evaluation."  # what judges said, which is not judged
+RESULTS = "gen_ai.evaluation."  # results of judges, which are not judged themselves
 LOGGED = "magistrate.logged"
 """The attribute of a span that is such a record."""
 
@@ -26,9 +26,9 @@ _MARK = {"key": LOGGED, "value": {"boolValue": True}}
 
 
 def as_spans(value: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """An export request of logs as one of spans, and how many of its records are left out.
+    """Convert an export request of logs to one of spans, and count the records that are left out.
 
-    Left out are those that belong to no span, and those that are no events of generative AI.
+    Records that belong to no span and records that are not generative AI events are left out.
     """
     made, ignored = [], 0
     for group in groups("logs", value):
@@ -41,7 +41,7 @@ def as_spans(value: dict[str, Any]) -> tuple[dict[str, Any], int]:
 
 
 def with_events(spans: Iterable[Span]) -> list[Span]:
-    """The spans of a trace, with their logged events; those of a span that is not there are left out."""
+    """Return the spans of a trace with their logged events. Events of a missing span are left out."""
     events: defaultdict[str | None, list[Event]] = defaultdict(list)
     others = []
     for span in spans:
@@ -67,7 +67,7 @@ def _as_span(record: dict[str, Any]) -> dict[str, Any] | None:
     if not isinstance(name, str) or not name.startswith(CONTENT) or name.startswith(RESULTS) or not above:
         return None
     said = json.dumps(record, sort_keys=True).encode()
-    # Some SDKs leave the time to whoever sees the record first.
+    # Some SDKs leave the time to the collector that first observes the record.
     times = (_get(record, *names) for names in _TIMES)
     time = next((each for each in times if each not in (None, 0, "", "0")), None)
     return {

@@ -1,8 +1,8 @@
-"""OTLP: requests into plain values, within limits, and the answers that the protocol asks for.
+"""OTLP: decodes requests into plain values, within limits, and encodes the responses of the protocol.
 
-A request is read in three steps: `Body` unpacks its bytes as they come, `read` makes an OTLP/JSON value of
-them, whether they are protobuf or JSON, and `answer` or `refusal` says what became of it in the client's own
-encoding. Ids are hex digits in the value, as OTLP/JSON has them.
+A request is read in three steps. `Body` decompresses its bytes as they arrive. `read` converts protobuf or
+JSON to an OTLP/JSON value. `answer` or `refusal` builds the response in the client's own encoding. Ids are
+hex digits in the value, as in OTLP/JSON.
 Source: github.com/open-telemetry/opentelemetry-proto, `docs/specification.md`.
 """
 
@@ -58,11 +58,12 @@ class OtlpError(MagistrateError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request may hold.
+    """The limits of one request.
 
-    A body of more than `packed_bytes`, or `plain_bytes` once it is unpacked, or `values` values is refused.
-    Of `records` (spans or log records) those beyond are rejected. Of a record `attributes`, `events` and
-    `links` beyond are cut, as are texts beyond `characters` and what lies more than `depth` objects deep.
+    A request is refused if its body exceeds `packed_bytes`, `plain_bytes` once decompressed, or `values`
+    values. Spans or log records beyond `records` are rejected. In a record, `attributes`, `events` and
+    `links` beyond their limits are cut, as are texts beyond `characters` and values nested more than
+    `depth` objects deep.
     """
 
     packed_bytes: int = 64 * 2**20
@@ -81,18 +82,18 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An export request as an OTLP/JSON value, how many records were `rejected`, and how much was `cut`."""
+    """An export request as an OTLP/JSON value, with counts of `rejected` records and of what was `cut`."""
 
     value: dict[str, Any]
     rejected: int = 0
     cut: Mapping[str, int] = field(default_factory=dict)
 
 
-# --- bytes -----------------------------------------------------------------------------------------
+# --- the body --------------------------------------------------------------------------------------
 
 
 def encoding_of(content_type: str) -> Encoding:
-    """The encoding that a `Content-Type` names. Raises `OtlpError` 415 for another."""
+    """Return the encoding for a `Content-Type`. Raises `OtlpError` 415 for an unknown one."""
     found = MEDIA_TYPES.get(content_type.partition(";")[0].strip().lower())
     if found is None:
         known = " or ".join(MEDIA_TYPES)
@@ -101,7 +102,7 @@ def encoding_of(content_type: str) -> Encoding:
 
 
 class Body:
-    """The body of a request, unpacked as it comes, so that never more than the limits allow is in memory.
+    """A request body that is decompressed as it arrives, so that memory use stays within the limits.
 
     Every method raises `OtlpError`: 415 for an unknown `content_encoding`, 413 beyond a limit, 400 for what
     cannot be unpacked.
@@ -122,7 +123,7 @@ class Body:
         return len(self._plain)
 
     def add(self, chunk: bytes) -> None:
-        """Take the next bytes of the body."""
+        """Add the next bytes of the body."""
         self._packed += len(chunk)
         if self._packed > self._limits.packed_bytes:
             raise OtlpError(413, f"the body of a request has at most {self._limits.packed_bytes:,} bytes")
@@ -131,7 +132,7 @@ class Body:
             return
         while chunk:
             if self._unzip.eof:
-                self._unzip = _gzip()  # a file of several parts is one
+                self._unzip = _gzip()  # gzip data may have several members
             try:
                 self._extend(self._unzip.decompress(chunk, self._limits.plain_bytes - len(self._plain) + 1))
             except zlib.error as error:
@@ -139,7 +140,7 @@ class Body:
             chunk = self._unzip.unused_data if self._unzip.eof else self._unzip.unconsumed_tail
 
     def whole(self) -> bytes:
-        """All of it, once the last bytes were added."""
+        """Return the whole body, after the last bytes were added."""
         if self._unzip is not None and self._packed and not self._unzip.eof:
             raise OtlpError(400, "the body is gzip that ends too early")
         return bytes(self._plain)
@@ -156,14 +157,14 @@ def _gzip() -> Any:
     return zlib.decompressobj(zlib.MAX_WBITS | 16)
 
 
-# --- reading ---------------------------------------------------------------------------------------
+# --- decoding --------------------------------------------------------------------------------------
 
 
 def read(signal: Signal, encoding: Encoding, body: bytes, limits: Limits = LIMITS) -> Request:
-    """The request that a whole, unpacked body holds.
+    """Decode a whole, decompressed body.
 
-    Raises `OtlpError`: 400 for what cannot be decoded, 413 for too many values, 415 for protobuf where the
-    package that reads it is not installed.
+    Raises `OtlpError`: 400 for a body that cannot be decoded, 413 for too many values, 415 for protobuf if
+    the package that reads it is not installed.
     """
     value = _from_json(body, limits) if encoding == "json" else _from_protobuf(signal, body, limits)
     return _Bounds(limits).request(signal, value)
@@ -174,7 +175,7 @@ def _from_json(body: bytes, limits: Limits) -> dict[str, Any]:
 
     from magistrate.datasets.formats import check_unique
 
-    # Each of them takes some hundred bytes in memory, however few it has here.
+    # Each value takes some hundred bytes in memory, however short it is in the body.
     if sum(map(body.count, (b"{", b"[", b","))) > limits.values:
         raise _too_many(limits)
     try:
@@ -198,7 +199,7 @@ def _from_protobuf(signal: Signal, body: bytes, limits: Limits) -> dict[str, Any
 
 @cache
 def _protobuf(signal: Signal) -> tuple[Any, type[Exception]]:
-    """The class of a request, and the error that it raises for what is none."""
+    """Return the request class and the error that it raises for invalid bytes."""
     try:
         from google.protobuf.message import DecodeError
         from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -211,7 +212,7 @@ def _protobuf(signal: Signal) -> tuple[Any, type[Exception]]:
 
 
 def _object(message: Any) -> dict[str, Any]:
-    """A message as OTLP/JSON has it."""
+    """Convert a protobuf message to OTLP/JSON."""
     found: dict[str, Any] = {}
     for each, value in message.ListFields():
         if each.message_type is None:
@@ -252,8 +253,8 @@ def _any_value(message: Any) -> dict[str, Any]:
 
 
 # --- the size of a message ---------------------------------------------------------------------------
-# A span of two bytes takes 180 in memory and an event 60, and the library reads any number of them. So fields
-# are counted first; a shape gives the numbers of those fields that hold messages, with the shapes of these.
+# The protobuf library decodes any number of spans, and one of two bytes takes 180 in memory (an event 60). So
+# fields are counted first. A shape maps the number of each field that contains messages to their shape.
 
 Shape = dict[int, "Shape"]
 _VALUE: Shape = {}
@@ -268,8 +269,8 @@ _RECORDS: Shape = {1: {2: {2: {}}}}
 
 
 def _check_size(signal: Signal, body: bytes, limits: Limits) -> None:
-    """Raise `OtlpError` for a message that would take too much memory or time to read."""
-    is_small = len(body) <= 2 * limits.values  # a field has two bytes at least
+    """Raise `OtlpError` for a message that would take too much memory or time to decode."""
+    is_small = len(body) <= 2 * limits.values  # a field takes at least two bytes
     if _exceeds(body, _RECORDS, limits.values // 8):
         raise _too_many(limits)
     if not is_small and _exceeds(body, _SHAPES[signal], limits.values):
@@ -277,7 +278,7 @@ def _check_size(signal: Signal, body: bytes, limits: Limits) -> None:
 
 
 def _exceeds(body: bytes, shape: Shape, most: int) -> bool:
-    """Whether a message of a shape has more than so many fields, with those of the messages in it."""
+    """Return whether a message of a shape has more than `most` fields, including nested messages."""
     found, waiting = 0, [(0, len(body), shape)]
     while waiting:
         at, end, inner = waiting.pop()
@@ -298,12 +299,12 @@ def _exceeds(body: bytes, shape: Shape, most: int) -> bool:
             elif kind in (1, 5):
                 at += 8 if kind == 1 else 4
             else:
-                break  # groups, which are in none of these
+                break  # groups, which none of these messages have
     return False
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """The number at a place, and the place behind it."""
+    """Decode the varint at an offset. Return it and the offset behind it."""
     found = shift = 0
     for byte in body[at : at + 10]:
         at += 1
@@ -386,7 +387,7 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}  # as proto
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The records of one scope of one resource, all as they stand in the request."""
+    """The records of one scope of one resource, unchanged from the request."""
 
     resource: dict[str, Any]
     scope: dict[str, Any]
@@ -400,7 +401,7 @@ _NAMES: dict[Signal, tuple[str, str, str]] = {
 
 
 def groups(signal: Signal, value: dict[str, Any]) -> Iterator[Group]:
-    """What a request holds, by resource and scope."""
+    """Yield the records of a request, grouped by resource and scope."""
     outer, scopes, records = _NAMES[signal]
     for resource in _objects(value, outer):
         for scoped in _objects(resource, scopes):
@@ -409,7 +410,7 @@ def groups(signal: Signal, value: dict[str, Any]) -> Iterator[Group]:
 
 
 def _lists(values: dict[str, Any], name: str) -> Iterator[list[Any]]:
-    """The lists of this name, which JSON may also spell as the `.proto` file does."""
+    """Yield the lists of this name, in camelCase or in the snake_case of the `.proto` file."""
     snake = "".join(f"_{each.lower()}" if each.isupper() else each for each in name)
     yield from (found for each in {name, snake} if isinstance(found := values.get(each), list))
 
@@ -422,7 +423,7 @@ def _map(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# --- answers -----------------------------------------------------------------------------------------
+# --- responses ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,9 +436,9 @@ class Answer:
 
 
 def answer(signal: Signal, encoding: Encoding, rejected: int = 0, message: str = "") -> Answer:
-    """The response to a request that was taken, but for the records that were `rejected`.
+    """Build the response to an accepted request, with the number of `rejected` records.
 
-    A `message` without any is a warning.
+    A `message` without rejected records is a warning.
     """
     message = message[:LONGEST_MESSAGE]
     if not rejected and not message:
@@ -451,10 +452,10 @@ def answer(signal: Signal, encoding: Encoding, rejected: int = 0, message: str =
 
 
 def refusal(status: int, message: str, content_type: str = "", wait: float | None = None) -> Answer:
-    """The response to a request that is refused: a `google.rpc.Status` in the encoding of the request.
+    """Build the response to a refused request: a `google.rpc.Status` in the encoding of the request.
 
-    It is JSON where the encoding is not known. `wait` are seconds after which a client may come again; where
-    it is not said, `WAIT` stands for it if the status is one after which a client does.
+    It is JSON if the encoding is unknown. `wait` is the number of seconds after which the client may retry.
+    It defaults to `WAIT` and is sent only with a retryable status.
     """
     encoding = MEDIA_TYPES.get(content_type.partition(";")[0].strip().lower(), "json")
     code, message = _CODES.get(status, _INTERNAL), message[:LONGEST_MESSAGE]
@@ -472,7 +473,7 @@ def _answer(status: int, encoding: Encoding, value: Mapping[str, Any], packed: b
 
 
 def _number_and_text(number: int, text: str) -> bytes:
-    """A protobuf message of a number and a text, which `google.rpc.Status` is, and a partial success."""
+    """Encode a protobuf message with a number and a text: a `google.rpc.Status` or a partial success."""
     packed = text.encode("utf-8", "replace")
     first = b"\x08" + _varint_of(number) if number else b""
     return first + (b"\x12" + _varint_of(len(packed)) + packed if packed else b"")

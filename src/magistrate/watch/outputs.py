@@ -1,4 +1,4 @@
-"""Where verdicts go, as a rules file says it.
+"""Where verdicts are sent: the `send` section of a rules file.
 
 send:
   - endpoint: http://localhost:4318
@@ -20,7 +20,7 @@ Form = Literal["events", "spans"]
 
 
 def _address(value: str) -> str:
-    """An address that can be stored and shown: keys and passwords belong into the environment."""
+    """Validate an address that can be stored and shown. Keys and passwords belong in the environment."""
     try:
         parts = urlsplit(value)
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -38,7 +38,7 @@ HeadersFrom = dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$", max_length=1
 
 
 class SendPart(Part):
-    """A server that takes verdicts over OTLP."""
+    """A server that receives verdicts over OTLP."""
 
     endpoint: Address = Field(description="Its address, to which /v1/logs and /v1/traces are added.")
     forms: list[Form] = Field(
@@ -57,14 +57,14 @@ class SendPart(Part):
 
     @property
     def destinations(self) -> dict[str, Form]:
-        """What each form that is sent there is called in the outbox."""
+        """The outbox destination name of each form, mapped to the form."""
         return {f"{form} to {self.endpoint}": form for form in self.forms}
 
     def headers(self) -> Mapping[str, str]:
-        """The headers, from the environment as it is now. Raises `SpecError`."""
+        """Read the headers from the environment. Raises `SpecError`."""
         return read_headers(self.headers_env)
 
 
 def read_headers(named: Mapping[str, str]) -> dict[str, str]:
-    """Headers from the environment variables that are named. Raises `SpecError` for one that is not set."""
+    """Read headers from the named environment variables. Raises `SpecError` for one that is not set."""
     return {name: read_variable(variable, f"the header {name}") for name, variable in named.items()}

@@ -1,4 +1,4 @@
-"""What the parts of a rules file are made of: strict values, times, names of environment variables."""
+"""Building blocks of a rules file: strict values, durations, names of environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DURATION = re.compile(r"(\d{1,6})([smhdw])")
 
 
 def duration(words: str) -> timedelta:
-    """What `30s`, `5m`, `12h`, `7d` or `2w` means. Raises `SpecError` for anything else.
+    """Parse a duration such as `30s`, `5m`, `12h`, `7d` or `2w`. Raises `SpecError` for anything else.
 
     >>> duration("7d")
     datetime.timedelta(days=7)
@@ -41,12 +41,12 @@ Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=floa
 
 
 def under(key: str, value: Any) -> Any:
-    """A bare value is short for a part of which only one key is set."""
+    """Expand a bare value to a mapping with this one key."""
     return value if isinstance(value, Mapping | BaseModel) else {key: value}
 
 
 class Part(BaseModel):
-    """A mapping in a rules file: nothing is converted, and no key is passed over."""
+    """A mapping in a rules file. Values are not converted, and unknown keys are rejected."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, frozen=True, populate_by_name=True
@@ -57,7 +57,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
 def _variable(value: str) -> str:
-    if NAME.fullmatch(value) is None:  # it may be the key itself, so it is not quoted
+    if NAME.fullmatch(value) is None:  # the value may be the key itself, so it is not quoted
         raise ValueError("is the name of an environment variable that holds it, such as OTLP_TOKEN")
     return value
 
@@ -67,7 +67,7 @@ Variable = Annotated[str, AfterValidator(_variable), Field(description="An envir
 
 
 def read_variable(name: str, what: str) -> str:
-    """What an environment variable holds. Raises `SpecError` where it is not set, or empty."""
+    """Read an environment variable. Raises `SpecError` if it is not set or empty."""
     value = os.environ.get(name, "").strip()
     if not value:
         raise SpecError(f"{what} is to be in the environment variable {name}, which is not set")

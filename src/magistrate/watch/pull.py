@@ -1,7 +1,7 @@
-"""Reads the spans that another server has collected, Phoenix or MLflow, into the store.
+"""Pulls the spans that another server, Phoenix or MLflow, has collected into the store.
 
-Spans are stored by trace and span id, so what is read twice is there once. How far a source was read is noted
-once its spans are stored: what ends in between, `kill -9` too, reads some again and loses none.
+Spans are stored by trace and span id, so reading one twice stores it once. The cursor of a source is saved
+after its spans are stored, so an interruption, even `kill -9`, reads some spans again and loses none.
 Shapes: `phoenix/server/api/routers/v1/spans.py` of Arize Phoenix 20, `mlflow/protos/service.proto` and
 `mlflow/server/handlers.py` of MLflow 3.17.
 """
@@ -36,12 +36,12 @@ from magistrate.store import Store
 from magistrate.watch.outputs import Address
 from magistrate.watch.results import NoRedirect
 
-PAGE = 500  # spans of Phoenix, or traces of MLflow, in one answer
-TRACES_AT_ONCE = 20  # of MLflow with their spans
-MARGIN = 500  # rows of Phoenix that are read again: what was written later may have a lower number
-OVERLAP = timedelta(minutes=10)  # in which traces of MLflow are read again, for they arrive when they end
-LONGEST_TRACE = timedelta(days=1)  # what is under way for longer has been given up
-MOST_BYTES = 256 * 2**20  # of one answer
+PAGE = 500  # Phoenix spans or MLflow traces per request
+TRACES_AT_ONCE = 20  # MLflow traces fetched with their spans per request
+MARGIN = 500  # Phoenix rows that are read again: a span written later may have a lower number
+OVERLAP = timedelta(minutes=10)  # MLflow traces this recent are read again, because they arrive when they end
+LONGEST_TRACE = timedelta(days=1)  # a trace in progress for longer counts as given up
+MOST_BYTES = 256 * 2**20  # per response
 TIMEOUT = 60.0
 POLICY = RetryPolicy(timeout=300.0, retries=4)
 BUSY = (429, 502, 503, 504)
@@ -51,9 +51,9 @@ Cursor = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Spans of a source, a sentence for each that is `unread`, and how far it is read once these are stored.
+    """A page of spans, a sentence for each `unread` one, and the cursor to save once the spans are stored.
 
-    `cursor` is None where nothing can be noted yet: reading would begin where it began this time.
+    `cursor` is None if no progress can be saved yet: an interrupted read starts from the old cursor.
     """
 
     spans: Sequence[Span]
@@ -62,22 +62,22 @@ class Page:
 
 
 class Source(Protocol):
-    """A server that has spans; `name` is what the cursor is kept by."""
+    """A server that has spans. The cursor is stored under `name`."""
 
     @property
     def name(self) -> str: ...
 
     def pages(self, cursor: Cursor | None, since: datetime | None) -> AsyncIterator[Page]:
-        """What came since a cursor, or all of it; with `since` only what began, or ended, from then on.
+        """Yield the spans since a cursor, or all. `since` keeps only those that began, or ended, later.
 
-        Raises `EngineError` for a server that does not answer, refuses, or answers with something else.
+        Raises `EngineError` if the server does not answer, refuses, or returns an unexpected answer.
         """
         ...
 
 
 @dataclass(slots=True)
 class Pulled:
-    """How many spans were read and stored, and what could not be read."""
+    """The numbers of spans read and changed, and what could not be read."""
 
     spans: int = 0
     changed: int = 0
@@ -87,7 +87,7 @@ class Pulled:
 async def pull(
     store: Store, source: Source, *, clock: Callable[[], datetime], since: datetime | None = None
 ) -> Pulled:
-    """Store what a source has since the last time. `changed` counts the spans that are new or other ones."""
+    """Store the spans that are new in a source. `changed` counts the spans that are new or differ."""
     done = Pulled()
     async for page in source.pages(store.sources.cursor(source.name), since):
         done.changed += store.traces.put(page.spans, clock())
@@ -98,13 +98,13 @@ async def pull(
     return done
 
 
-# --- a server ---------------------------------------------------------------------------------------
+# --- reading from a server --------------------------------------------------------------------------
 
 
 class Reader:
-    """Reads JSON from a server, again where that can help. `headers` may hold keys, which no message shows.
+    """Reads JSON from a server, with retries. `headers` may contain keys, which no message shows.
 
-    Redirects are not followed. Raises `SpecError` for an address that is none.
+    Redirects are not followed. Raises `SpecError` for an invalid address.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Reader:
     async def ask(
         self, path: str, query: Iterable[tuple[str, str]] = (), value: Any = None
     ) -> dict[str, Any]:
-        """The object that is answered to a GET, or to a POST of a `value`. Raises `EngineError`."""
+        """Return the JSON object that answers a GET, or a POST of `value`. Raises `EngineError`."""
         words = urlencode(list(query))
         body = None if value is None else json.dumps(value).encode()
         headers = self._headers | ({} if body is None else {"Content-Type": "application/json"})
@@ -142,7 +142,7 @@ class Reader:
         except HTTPError as error:
             with error:
                 raise self._refusal(error) from None
-        except (OSError, HTTPException) as error:  # URLError and time-outs are the former
+        except (OSError, HTTPException) as error:  # OSError covers URLError and time-outs
             reason = _logging.cleaned(str(getattr(error, "reason", None) or error))
             raise EngineError(f"{self.who} does not answer: {reason}") from None
         if len(body) > MOST_BYTES:
@@ -154,7 +154,7 @@ class Reader:
         return found if isinstance(found, dict) else self.no_shape("an object of JSON")
 
     def _refusal(self, error: HTTPError) -> EngineError:
-        """What an answer with a status of refusal means; it may say why."""
+        """Convert an HTTP error response to an exception, with the server's reason if it gives one."""
         named = {name.lower(): text for name, text in error.headers.items()}
         try:
             said = json.loads(error.read(65_536))
@@ -169,12 +169,12 @@ class Reader:
         return kind(told, status=error.code)
 
     def no_shape(self, wanted: str) -> NoReturn:
-        """Raise `EngineRefused` for an answer of another shape than its API has."""
+        """Raise `EngineRefused` for an answer that does not have the shape of the API."""
         raise EngineRefused(f"{self.who} did not answer with {wanted}: is it another server, or version?")
 
 
 def _list(reader: Reader, answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A list of objects in an answer, which may leave it out where it is empty."""
+    """Return a list of objects from an answer. A missing list is empty."""
     found: list[dict[str, Any]] = answer.get(name, [])
     is_one = isinstance(found, list) and all(isinstance(each, dict) for each in found)
     return found if is_one else reader.no_shape(f"a list {name!r} of objects")
@@ -185,9 +185,10 @@ def _list(reader: Reader, answer: Mapping[str, Any], name: str) -> list[dict[str
 
 @dataclass(frozen=True, slots=True)
 class Phoenix:
-    """The spans of a project, the newest row first until one that is known.
+    """The spans of a Phoenix project, read from the newest row down to the last known one.
 
-    How far it is read is noted once all pages are: rows are numbered as they are written, and pages go down.
+    Rows are numbered in the order they are written, and pages descend. So the cursor is saved after the
+    last page.
     """
 
     reader: Reader
@@ -195,11 +196,11 @@ class Phoenix:
 
     @property
     def name(self) -> str:
-        """What the cursor is kept by."""
+        """The name that the cursor is stored under."""
         return f"phoenix {self.reader.address} {self.project}"
 
     async def pages(self, cursor: Cursor | None, since: datetime | None) -> AsyncIterator[Page]:
-        """Spans with a row's number above that of the cursor, and some below it again."""
+        """Yield spans with a row number above the cursor, and some below it again."""
         path = f"/v1/projects/{quote(self.project, safe='')}/spans"
         known, newest, place = int(cursor["row"]) if cursor else 0, 0, ""
         while True:
@@ -211,7 +212,7 @@ class Phoenix:
             numbers = [self._number(each.get("id")) for each in rows]
             if not newest:
                 newest = max(numbers, default=0)
-                known = known if newest >= known else 0  # its database was made anew
+                known = known if newest >= known else 0  # the database was recreated
             spans, unread = _spans_of_rows(rows)
             following = answer.get("next_cursor")
             is_last = not following or not rows or min(numbers) <= known - MARGIN
@@ -223,7 +224,7 @@ class Phoenix:
             place = str(following)
 
     def _number(self, id: Any) -> int:
-        """The number of a row in the id that GraphQL gives it: base64 of `Span:12`."""
+        """Decode a row number from its GraphQL id, the base64 of `Span:12`."""
         try:
             return int(b64decode(str(id), validate=True).decode("ascii").removeprefix("Span:"))
         except (Base64Error, ValueError):
@@ -247,11 +248,12 @@ def _spans_of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Span], list[
 
 @dataclass(frozen=True, slots=True)
 class Mlflow:
-    """The traces of an experiment by when they began, with all their spans.
+    """The traces of an MLflow experiment by start time, with all their spans.
 
-    What is under way is read once it has ended. Most arrive when they end, after others that began later:
-    those that began in the last `overlap` are read again. `clock` gives seconds since 1970: a beginning that
-    is still to come, of an application whose clock is wrong, must not hide all that begins before.
+    Traces in progress are read once they have ended. Most traces arrive when they end, after others that
+    began later, so those that began in the last `overlap` are read again. `clock` returns seconds since
+    1970. It caps the cursor: a start time in the future, from an application with a wrong clock, must not
+    hide earlier traces.
     """
 
     reader: Reader
@@ -261,11 +263,11 @@ class Mlflow:
 
     @property
     def name(self) -> str:
-        """What the cursor is kept by."""
+        """The name that the cursor is stored under."""
         return f"mlflow {self.reader.address} {self.experiment}"
 
     async def pages(self, cursor: Cursor | None, since: datetime | None) -> AsyncIterator[Page]:
-        """Traces that began since the cursor, less the overlap, and have ended."""
+        """Yield ended traces that began after the cursor, less the overlap."""
         upto, now = int(cursor["began_ms"]) if cursor else 0, round(self.clock() * 1000)
         begin = max(0, upto - _milliseconds(self.overlap))
         if since is not None:
@@ -277,7 +279,7 @@ class Mlflow:
             "max_results": PAGE,
             "order_by": ["timestamp_ms ASC"],
         }
-        given_up, under_way = now - _milliseconds(LONGEST_TRACE), now  # when the first began
+        given_up, under_way = now - _milliseconds(LONGEST_TRACE), now  # earliest start of a trace in progress
         while True:
             answer = await self.reader.ask("/api/3.0/mlflow/traces/search", value=wanted)
             infos = _list(self.reader, answer, "traces")
@@ -297,7 +299,7 @@ class Mlflow:
             wanted["page_token"] = following
 
     async def _spans(self, trace_ids: Sequence[str]) -> tuple[list[Span], list[str]]:
-        """The spans of traces, and a sentence for each trace without any."""
+        """Return the spans of traces, and a sentence for each trace without any."""
         if not trace_ids:
             return [], []
         query = [("trace_ids", each) for each in trace_ids]
@@ -319,7 +321,7 @@ class Mlflow:
 
 
 def _with_hex(spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Spans with their ids in hex digits, which protobuf's own JSON has in base64."""
+    """Convert the ids of spans from the base64 of protobuf's JSON to hex digits."""
     ids = ("trace_id", "span_id", "parent_span_id")
     return [
         {name: _hex(value) if name in ids else value for name, value in span.items()}
@@ -336,7 +338,7 @@ def _hex(value: Any) -> Any:
 
 
 def _began_ms(info: Mapping[str, Any]) -> int:
-    """When a trace began; 0 where it cannot be read."""
+    """Return when a trace began, in milliseconds since 1970; 0 if it cannot be read."""
     try:
         return int(datetime.fromisoformat(str(info["request_time"])).astimezone(UTC).timestamp() * 1000)
     except (KeyError, ValueError, OverflowError):

@@ -1,9 +1,9 @@
-"""How frequent flagged answers are over time, from the share of them that was judged.
+"""The rate of flagged answers over time, estimated from the share of answers that was judged.
 
-An answer that was taken with probability π stands for 1/π answers, and traces are what is drawn: see
-`metrics.weighted`. A time without verdicts has no share, which is not a share of 0.
+An answer judged with probability π represents 1/π answers. The sampling unit is the trace: see
+`metrics.weighted`. A period without verdicts has an undefined rate, not a rate of 0.
 
-This is how often the judge flags, not how often it is right to: see `metrics.prevalence` for that.
+This is how often the judge flags, not how often it is right. For that, see `metrics.prevalence`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ UNDRAWN = "sampled_out"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """The share of flagged answers in `[begin, end)`, by one judge.
+    """The share of answers in `[begin, end)` that one judge flagged.
 
-    `n` answers have a verdict, of `traces` traces, and `flagged` of them are flagged. They stand for `of`
-    answers that the rule is about, counted. `coverage` is the share of those drawn that have a verdict, None
-    where none was drawn: the others failed, were declined, or wait.
+    `n` answers from `traces` traces have a verdict, and `flagged` of them are flagged. `of` is the number
+    of answers that match the rule. `coverage` is the share of the drawn answers that have a verdict, None
+    if none was drawn. The others failed, were abstained on, or are still waiting.
     """
 
     begin: datetime
@@ -43,14 +43,14 @@ class Rate:
     coverage: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         told = fields_of(self)
         return told | {"begin": self.begin.isoformat(), "end": self.end.isoformat()}
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """One verdict: whether it flags, and the probability with which it was asked for."""
+    """One verdict: whether it flags, and the inclusion probability of the answer."""
 
     trace: str
     flagged: bool
@@ -67,7 +67,7 @@ def rates(
     step: timedelta,
     label: str = HALLUCINATED,
 ) -> list[Rate]:
-    """The shares of answers that a judge gave this label, by when they were seen, a step after the other."""
+    """Return the share of answers with this label per time step, by when the answers were seen."""
     if step <= timedelta(0):
         raise InputError(f"a step must be longer than 0, got {step}")
     rows = store.traces.answers(rule, since, until)
@@ -83,7 +83,7 @@ def rates(
 def rate_of(
     begin: datetime, end: datetime, rows: Sequence[Any], judge: str, label: str = HALLUCINATED
 ) -> Rate:
-    """The share of answers in rows of `Traces.answers` that a judge gave this label."""
+    """Return the share of answers with this label by a judge, from rows of `Traces.answers`."""
     about = [row for row in rows if row[3] not in OUTSIDE]
     drawn = [row for row in about if row[3] != UNDRAWN]
     answers = list(answers_by(drawn, judge, label))
@@ -104,7 +104,7 @@ def rate_of(
 
 
 def answers_by(rows: Iterable[Any], judge: str, label: str = HALLUCINATED) -> Iterator[JudgedAnswer]:
-    """The verdicts of a judge among rows of `Traces.answers`."""
+    """Yield the verdicts of a judge from rows of `Traces.answers`."""
     for _, trace, _, _, inclusion, asked in rows:
         for said in asked:
             if said["judge"] == judge and said["kind"] == "verdict" and inclusion:
@@ -112,16 +112,16 @@ def answers_by(rows: Iterable[Any], judge: str, label: str = HALLUCINATED) -> It
 
 
 def _coverage(rows: Sequence[Any], judge: str) -> float | None:
-    """Of what this judge was to be asked about, the share with a verdict of it.
+    """Return the share of the answers meant for this judge that have a verdict from it.
 
-    What is still open may come to be asked about, and counts against it.
+    Answers still open count against it, because they may still reach this judge.
     """
     ended = ("judged", "abstained")
     wanted = done = 0
     for _, _, _, state, _, asked in rows:
         mine: Mapping[str, Any] | None = next((each for each in asked if each["judge"] == judge), None)
         if mine is None and state in ended:
-            continue  # it was not this one's turn
+            continue  # this judge was not needed
         wanted += 1
         done += mine is not None and mine["kind"] == "verdict"
     return done / wanted if wanted else None

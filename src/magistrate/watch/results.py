@@ -1,9 +1,9 @@
-"""Verdicts out: what a judge said of a span, as OpenTelemetry's event and as OpenInference's span, over OTLP.
+"""Exports verdicts over OTLP, as an OpenTelemetry event and as an OpenInference span.
 
 The event `gen_ai.evaluation.result` is a log record on the judged span. The span is of kind EVALUATOR, in a
-trace of its own, with exactly one link, to the judged span; its ids are made of what was judged by whom, so
-that sending a result again changes nothing and a later outcome takes the place of an earlier one. Of records
-of a log none takes another's place: one that is sent again has the same `log.record.uid`.
+trace of its own, with exactly one link, to the judged span. Its ids are a hash of the judged span and the
+judge. So sending a result again changes nothing, and a later outcome replaces an earlier one. Log records
+do not replace one another; one that is sent again has the same `log.record.uid`.
 Sources: github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai/gen-ai-events.md`;
 github.com/Arize-ai/openinference, `spec/annotations.md`.
 """
@@ -40,10 +40,10 @@ EVENT = "gen_ai.evaluation.result"
 ABSTAINED = "abstained"
 LONGEST_EXPLANATION = 4_000
 
-TIMEOUT = 10.0  # seconds of one attempt
+TIMEOUT = 10.0  # seconds per attempt
 ATTEMPTS = 5
-FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds, doubled in between
-MOST_BYTES = 1 << 20  # of an answer that are read
+FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds, doubled after each attempt
+MOST_BYTES = 1 << 20  # read from a response
 
 _INFO = 9  # the severity of a log record
 _INTERNAL = 1  # the kind of a span
@@ -52,10 +52,10 @@ _ERROR = 2  # the status of a span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """An outcome on a span of a trace, at `time_ns` nanoseconds since 1970.
+    """An outcome for a span of a trace, at `time_ns` nanoseconds since 1970.
 
-    `kind` says whether a model decided or only code; `response_id` is that of the model's answer that was
-    judged, where it is known.
+    `kind` is "llm" if a model decided and "code" if only code did. `response_id` is the id of the judged
+    model response, if known.
     """
 
     trace_id: str
@@ -69,18 +69,18 @@ class Result:
 
     @property
     def identifier(self) -> str:
-        """Tells this judge with this recipe from all others; the same for all spans that it judges."""
+        """The identifier of this judge with this recipe, equal for all spans that it judges."""
         digest = sha256(replace(self.recipe, n=0).line().encode()).hexdigest()
         return f"{self.recipe.judge}+{digest[:16]}"
 
     def digest(self, *more: str) -> str:
-        """The sha256 of what was judged by whom, and of `more`, from which ids are made."""
+        """Return the sha256 of the judged span, the judge and `more`. Ids are derived from it."""
         of = ("magistrate:result:v1", self.trace_id, self.span_id, self.outcome.judge, self.identifier, *more)
         return sha256("\0".join(of).encode()).hexdigest()
 
     @property
     def said(self) -> dict[str, Any]:
-        """`score`, `label` and `explanation`, as far as there are any. A failure has neither of the first."""
+        """`score`, `label` and `explanation`, if present. A failure has no score and no label."""
         match self.outcome:
             case Verdict(score=score, label=label, explanation=text):
                 found: dict[str, Any] = {"score": float(score), "label": label}
@@ -94,7 +94,7 @@ class Result:
 
     @property
     def error(self) -> str | None:
-        """The code of a failure."""
+        """The code of a failure, else None."""
         return self.outcome.code if isinstance(self.outcome, Failure) else None
 
 
@@ -102,14 +102,14 @@ class Result:
 
 
 def as_logs(results: Iterable[Result]) -> dict[str, Any]:
-    """An export request of logs, in OTLP/JSON: one event for each result."""
+    """Build an export request of logs in OTLP/JSON, with one event per result."""
     return {
         "resourceLogs": [{**_origin(), "scopeLogs": [{**_scope(), "logRecords": list(map(_event, results))}]}]
     }
 
 
 def as_spans(results: Iterable[Result]) -> dict[str, Any]:
-    """An export request of spans, in OTLP/JSON: one evaluator span for each result."""
+    """Build an export request of spans in OTLP/JSON, with one evaluator span per result."""
     return {
         "resourceSpans": [{**_origin(), "scopeSpans": [{**_scope(), "spans": list(map(_span, results))}]}]
     }
@@ -175,7 +175,7 @@ def _scope() -> dict[str, Any]:
 
 
 def _attributes(values: Mapping[str, str | float | None]) -> list[dict[str, Any]]:
-    """Attributes of OTLP; those that are None are left out, and halves of characters replaced."""
+    """Build OTLP attributes. None values are left out, and lone surrogates are replaced."""
     return [
         {
             "key": name,
@@ -189,7 +189,7 @@ def _attributes(values: Mapping[str, str | float | None]) -> list[dict[str, Any]
 
 
 def encoded(signal: Signal, value: Mapping[str, Any], encoding: Encoding) -> bytes:
-    """The bytes of a request in OTLP/JSON. Raises `MissingExtra` for protobuf without its package."""
+    """Encode an OTLP/JSON request as bytes. Raises `MissingExtra` if the protobuf package is missing."""
     if encoding == "json":
         return json.dumps(value, allow_nan=False).encode()
     try:
@@ -204,7 +204,7 @@ def encoded(signal: Signal, value: Mapping[str, Any], encoding: Encoding) -> byt
 
 
 def _with_base64(value: Any) -> Any:
-    """A value with its ids as protobuf's own JSON has them, which would read hex digits as something else."""
+    """Convert hex ids to the base64 of protobuf's own JSON, which would misread hex digits."""
     if isinstance(value, Mapping):
         return {
             name: b64encode(bytes.fromhex(each)).decode()
@@ -219,7 +219,7 @@ def _with_base64(value: Any) -> Any:
 
 
 class SendError(MagistrateError):
-    """Results that could not be sent; `retryable` where later they may, `status` as the server answered."""
+    """Results that could not be sent; `retryable` if a retry may help, `status` is the server's."""
 
     def __init__(
         self, message: str, *, retryable: bool, wait: float | None = None, status: int | None = None
@@ -232,7 +232,7 @@ class SendError(MagistrateError):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of a request that was taken: how many of its records were `rejected`, and a `message`."""
+    """The response to an accepted request: how many records were `rejected`, and a `message`."""
 
     rejected: int = 0
     message: str = ""
@@ -241,10 +241,10 @@ class Sent:
 class Sender:
     """Sends results to the OTLP server at `endpoint`, such as `http://localhost:4318`.
 
-    What a server is too busy for, or does not answer, is sent again after a while, `attempts` times in all;
-    what it refuses or rejects is not. Redirects are not followed. `headers` may hold keys, which no message
-    shows. `sleep` waits seconds, `clock` gives those since 1970, `randomness` spreads the attempts.
-    Raises `SpecError` for an endpoint that is no address.
+    Requests that the server is too busy for, or does not answer, are retried, with `attempts` in all.
+    Requests that it refuses or rejects are not. Redirects are not followed. `headers` may contain keys,
+    which no message shows. `sleep` waits seconds, `clock` returns seconds since 1970, `randomness` adds
+    jitter to the retries. Raises `SpecError` for an invalid endpoint.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class Sender:
         self._opener: OpenerDirector = build_opener(NoRedirect)
 
     def send(self, signal: Signal, value: Mapping[str, Any]) -> Sent:
-        """Send a request in OTLP/JSON, as `as_logs` and `as_spans` make it. Raises `SendError`."""
+        """Send an OTLP/JSON request built by `as_logs` or `as_spans`. Raises `SendError`."""
         body = gzip.compress(encoded(signal, value, self._encoding), mtime=0)
         wait = FIRST_WAIT
         for attempt in range(1, self._attempts + 1):
@@ -301,13 +301,13 @@ class Sender:
                     wait=retry_after(named, self._clock()),
                     status=error.code,
                 ) from None
-        except (OSError, HTTPException) as error:  # URLError and time-outs are the former
+        except (OSError, HTTPException) as error:  # OSError covers URLError and time-outs
             reason = getattr(error, "reason", None) or error
             raise SendError(
                 f"the OTLP server at {self._host} does not answer: {_logging.cleaned(str(reason))}",
                 retryable=True,
             ) from None
-        except ValueError as error:  # a host or a header that cannot be sent, which the error may quote
+        except ValueError as error:  # an invalid host or header, which the error may quote
             raise SendError(
                 f"the OTLP server at {self._host} cannot be asked: its name or a header is none "
                 f"({type(error).__name__})",
@@ -316,12 +316,12 @@ class Sender:
 
     @property
     def _host(self) -> str:
-        """The host of the endpoint, without what else may stand in an address."""
+        """The host and port of the endpoint, without the rest of the address."""
         found = urlsplit(self._endpoint)
         return f"{found.hostname}:{found.port}" if found.port else str(found.hostname)
 
     def _partial(self, signal: Signal, body: bytes) -> Sent:
-        """What a successful answer says; nothing where it says it in no form that is known."""
+        """Parse a successful response. An unknown format counts as empty."""
         name = "rejectedSpans" if signal == "traces" else "rejectedLogRecords"
         try:
             said = (json.loads(body) if self._encoding == "json" else _response(signal, body)) if body else {}
@@ -347,7 +347,7 @@ def _response(signal: Signal, body: bytes) -> Any:
 
 
 class NoRedirect(HTTPRedirectHandler):
-    """Takes a redirect for the answer: what is sent may hold keys that are for one place."""
+    """Treats a redirect as the final response, because headers may contain keys meant for one host."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Rules of what is watched, as a YAML file holds them: what is judged, by which judges, how much of it.
+"""Rules for monitoring, as a YAML file: what is judged, by which judges, and how much of it.
 
 rules:
   - name: refunds
@@ -39,7 +39,7 @@ Plain = str | int | float | bool
 
 
 class Condition(Part):
-    """What the value of an attribute must be; all that is said must hold."""
+    """A condition on the value of an attribute. All given fields must hold."""
 
     equals: Plain | None = Field(default=None, description="Exactly this.")
     one_of: list[Plain] | None = Field(default=None, alias="in", min_length=1, description="One of these.")
@@ -58,7 +58,7 @@ class Condition(Part):
         return self
 
     def why_not(self, attributes: Mapping[str, Any], name: str) -> str | None:
-        """Why the attribute `name` is not so, in words that hold nothing of it; None where it is."""
+        """Return why the attribute `name` fails the condition, without quoting its value, or None."""
         if name not in attributes:
             return None if self.exists is False else "it is not there"
         if self.exists is False:
@@ -76,7 +76,7 @@ class Condition(Part):
 
 
 def _same(value: Any, wanted: Plain) -> bool:
-    """Equal, and true is not 1."""
+    """Return whether two values are equal; true is not 1."""
     return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)
 
 
@@ -92,11 +92,11 @@ def _holds(value: Any, word: str, bound: float) -> bool:
 
 
 class JudgePart(EnginePart):
-    """A judge, and the model that it asks.
+    """A judge and the model that it calls.
 
-    Any but the first is asked where the score of the one before it lies in the band `uncertain`, or where
-    that one abstained because it was unsure or the sample too long; and of a share `floor` of all others, so
-    that the figures of the dearer judge hold for everything.
+    Every judge after the first is called only if the previous one's score lies in the band `uncertain`, or
+    if the previous one abstained because it was unsure or the sample was too long. It also judges a random
+    share `floor` of all others, so that rates of the more expensive judge can be estimated for all targets.
     """
 
     judge: JudgeWords = Field(description="Its name, with options as on the command line.")
@@ -115,19 +115,19 @@ class JudgePart(EnginePart):
 
     @property
     def band(self) -> tuple[float, float]:
-        """Where the judge before it is not sure."""
+        """The score band in which the previous judge is uncertain."""
         return self.uncertain or (0.2, 0.8)
 
 
 class SamplePart(Part):
-    """Which share of the traces is judged."""
+    """The share of traces that is judged."""
 
     rate: float = Field(default=1.0, gt=0, le=1, description="The share, in (0, 1].")
     cohort: str = Field(default="", description="Rules of one cohort take the same traces.")
 
 
 class Amount(Part):
-    """What may be spent in one window; all that is said holds."""
+    """The most that may be spent in one window. All given limits hold."""
 
     calls: int | None = Field(default=None, ge=1, description="Calls of a model.")
     tokens: int | None = Field(default=None, ge=1, description="Tokens asked and written.")
@@ -135,14 +135,14 @@ class Amount(Part):
 
 
 class BudgetPart(Part):
-    """What a rule may spend in an hour and in a day of UTC; what does not fit is judged in the next one."""
+    """The budget of a rule per hour and per UTC day. What does not fit is judged in the next one."""
 
     hour: Amount = Field(default=Amount(), description="In each hour.")
     day: Amount = Field(default=Amount(), description="In each day.")
 
     @property
     def in_dollars(self) -> bool:
-        """Whether a price has to be known."""
+        """Whether the budget is in dollars, so that a price must be known."""
         return self.hour.dollars is not None or self.day.dollars is not None
 
 
@@ -191,16 +191,16 @@ class Rule(Part):
     concurrency: int = Field(default=4, ge=1, description="How many targets are judged at once.")
 
     def plain(self) -> dict[str, Any]:
-        """The values that differ from the defaults, as JSON."""
+        """Return the values that differ from the defaults, as JSON."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
     @property
     def digest(self) -> str:
-        """The sha256 of all that the rule says."""
+        """The sha256 of the rule's content."""
         return sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()
 
     def specs(self) -> list[RunSpec]:
-        """One specification a judge, as runs have them: what makes the judge and its engine."""
+        """Build one run specification per judge, from which the judge and its engine are made."""
         found = []
         for part in self.judges:
             engine = part.model_dump(include=set(EnginePart.model_fields), exclude_defaults=True)
@@ -215,7 +215,7 @@ class Rule(Part):
 
 
 class RuleFile(Part):
-    """The rules of what is watched, and what is to be done with what they find."""
+    """A whole rules file: rules, destinations of verdicts, alerts and retention."""
 
     rules: list[Rule] = Field(min_length=1, description="Each decides for itself.")
     send: list[SendPart] = Field(default=[], description="Where verdicts are sent, over OTLP.")
@@ -229,12 +229,12 @@ class RuleFile(Part):
 
 
 def read_rules(path: Path) -> list[Rule]:
-    """The rules in a file. Raises `SpecError` with the file, the line and the key of what cannot be used."""
+    """Read the rules in a file. Raises `SpecError` with the file, line and key of an invalid value."""
     return read_rule_file(path).rules
 
 
 def read_rule_file(path: Path) -> RuleFile:
-    """All that a file of rules says, with whole paths of judges, models and files. Raises `SpecError`."""
+    """Read a rules file, with absolute paths of judges, models and files. Raises `SpecError`."""
     found, folder = rule_file_of(read_document(path)), path.absolute().parent
     sinks = {
         name: sink if sink.file is None else sink.model_copy(update={"file": str(folder / sink.file)})
@@ -245,12 +245,12 @@ def read_rule_file(path: Path) -> RuleFile:
 
 
 def rules_of(document: Document) -> list[Rule]:
-    """The rules of a document; judges are made once to see that they can be."""
+    """Return the rules of a document. Each judge is constructed once to validate it."""
     return rule_file_of(document).rules
 
 
 def rule_file_of(document: Document) -> RuleFile:
-    """All that a document of rules says; judges are made once to see that they can be."""
+    """Parse and validate a rules document. Each judge is constructed once to validate it."""
     found = document.read_as(RuleFile)
     for number, rule in enumerate(found.rules):
         if rule.name in [each.name for each in found.rules[:number]]:
@@ -305,7 +305,7 @@ def _check_judges(document: Document, number: int, rule: Rule) -> None:
 
 
 def _anchored(rule: Rule, folder: Path) -> Rule:
-    """The same rule with whole paths of judges and models, wherever it is read again."""
+    """Return the rule with absolute paths of judges and models, valid from any folder."""
     judges = []
     for part, spec in zip(rule.judges, rule.specs(), strict=True):
         whole = anchored(spec, folder)
@@ -315,7 +315,7 @@ def _anchored(rule: Rule, folder: Path) -> Rule:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a file of rules, for editors."""
+    """Return the JSON Schema of a rules file, for editors."""
     found = RuleFile.model_json_schema(mode="validation", by_alias=True)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,18 +1,18 @@
-"""Which traces a rule takes: drawn by the trace's id, so that everybody who draws gets the same ones."""
+"""Deterministic sampling of traces by a hash of the trace id, so that every process draws the same ones."""
 
 from __future__ import annotations
 
 from hashlib import sha256
 
 _SALT = "magistrate:watch:v1"
-_BITS = 53  # as many as a float holds exactly
+_BITS = 53  # a float represents integers of this many bits exactly
 
 
 def share(trace_id: str, *cohort: str) -> float:
-    """Where a trace stands in [0, 1), uniform over traces; another cohort draws independently.
+    """Map a trace to a number in [0, 1), uniform over traces and independent between cohorts.
 
-    A rule of rate .1 takes those below .1. Rules of one cohort take the same traces, those of a smaller rate
-    a part of what those of a greater one take.
+    A rule with rate .1 takes the traces below .1. Rules of one cohort take nested sets: the traces of a
+    smaller rate are a subset of those of a larger one.
 
     >>> share("0af7651916cd43dd8448eb211c80319c", "refunds") < 1
     True
@@ -22,5 +22,5 @@ def share(trace_id: str, *cohort: str) -> float:
 
 
 def is_drawn(rate: float, trace_id: str, *cohort: str) -> bool:
-    """Whether a trace is among the share `rate` of all."""
+    """Return whether a trace is in the sample of share `rate`."""
     return share(trace_id, *cohort) < rate

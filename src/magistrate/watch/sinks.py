@@ -1,7 +1,7 @@
-"""Tells people of alerts: a webhook, mail, or a file gets a message.
+"""Sends alert messages to people: by webhook, by mail, or into a file.
 
 A message is a mapping: `id` (the same when it is sent again), `alert`, `state` (`firing`, `resolved` or
-`test`), `rule`, `when`, `at`, `text` (for people) and `windows`, what was seen in each.
+`test`), `rule`, `when`, `at`, `text` (for people) and `windows`, the metric in each window.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Tell = Callable[[Message], None]
 
 
 class SinkError(MagistrateError):
-    """A message that did not go out; what it says holds no key."""
+    """A message that was not sent. The error text contains no key."""
 
 
 def sink(part: SinkPart) -> Tell:
-    """A function that sends one message, and raises `SinkError` where it did not go out.
+    """Return a function that sends one message and raises `SinkError` if that fails.
 
-    Raises `SpecError` where an environment variable that the part names is not set.
+    Raises `SpecError` if an environment variable that the part names is not set.
     """
     if part.webhook is not None:
         return _webhook(part.webhook)
@@ -48,13 +48,13 @@ def sink(part: SinkPart) -> Tell:
 
 
 def _file(path: str) -> Tell:
-    torn = ""  # what ends a line that went in only in part, as where the disk is full
+    torn = ""  # ends a line that was written only in part, for example on a full disk
 
     def tell(message: Message) -> None:
         nonlocal torn
         line = torn + json.dumps(dict(message), sort_keys=True) + "\n"
         try:
-            # One write of what is appended: lines of several processes do not mix.
+            # A single append write, so lines of several processes do not mix.
             handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 written = os.write(handle, line.encode("ascii"))
@@ -100,7 +100,7 @@ def _webhook(part: WebhookPart) -> Tell:
 
 
 def slack(message: Message) -> dict[str, Any]:
-    """A message as Slack's incoming webhooks take it."""
+    """Format a message for Slack's incoming webhooks."""
     icon = {"firing": ":red_circle:", "resolved": ":large_green_circle:"}.get(
         str(message["state"]), ":wrench:"
     )
@@ -108,12 +108,12 @@ def slack(message: Message) -> dict[str, Any]:
 
 
 def _escaped(text: str) -> str:
-    """Text in which Slack reads no mention and no link."""
+    """Escape text so that Slack finds no mention and no link in it."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def title(message: Message) -> str:
-    """`firing: NAME`, on one line."""
+    """Return `firing: NAME`, on one line."""
     return " ".join(f"{message['state']}: {message['alert']}".split())
 
 
@@ -121,7 +121,7 @@ def title(message: Message) -> str:
 
 
 def _connected(part: MailPart) -> smtplib.SMTP:
-    """A connection to the mail server, encrypted as the part says; its certificate is checked."""
+    """Connect to the mail server, with the configured encryption. Its certificate is verified."""
     if part.security == "tls":
         context = ssl.create_default_context()
         return smtplib.SMTP_SSL(part.host, part.port, timeout=TIMEOUT, context=context)
@@ -154,7 +154,7 @@ def _mail(part: MailPart) -> Tell:
                 if login is not None:
                     server.login(*login)
                 server.send_message(mail)
-        except (OSError, smtplib.SMTPException, ValueError) as error:  # the last: a host that is no name
+        except (OSError, smtplib.SMTPException, ValueError) as error:  # ValueError: an invalid host name
             told = _logging.without_keys(f"{type(error).__name__}: {error}", login or ())
             raise SinkError(f"the mail server at {part.host}:{part.port} did not take it: {told}") from None
 

@@ -1,6 +1,6 @@
-"""How watching stands: of each rule what was decided, how often its judges flag, what waits and was spent.
+"""Status of monitoring: per rule the decisions, flag rates, queue and spending.
 
-What is not known is None, or an estimate that says why it is undefined: nothing missing counts as 0.
+An unknown value is None, or an estimate with the reason it is undefined. A missing value never counts as 0.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ LEAST_LABELS, LEAST_OF_EITHER = 30, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeStatus:
-    """How often a judge of a rule flags, and what that is once its errors are taken off.
+    """How often a judge of a rule flags, and that rate corrected for the judge's errors.
 
-    `labels` says on which labels those were measured, empty where on none.
+    `labels` describes the labels that the errors were measured on; empty if there were none.
     """
 
     judge: str
@@ -46,15 +46,15 @@ class JudgeStatus:
     labels: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """What a rule has spent in a time that began at `begin`, and its budget for it, as far as it has one.
+    """What a rule has spent in a window that began at `begin`, and its budget for the window, if any.
 
-    The dollars are None where no price is known.
+    The dollars are None if no price is known.
     """
 
     begin: datetime
@@ -62,17 +62,18 @@ class Spending:
     budget: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         spent = {name: getattr(self.spent, name) for name in ("calls", "tokens", "dollars")}
         return {"begin": self.begin.isoformat(), "spent": spent, "budget": dict(self.budget)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleStatus:
-    """How a rule stands: of what was seen `since`, how many targets are in which state; they sum to `n`.
+    """The status of a rule: how many targets seen since `since` are in each state. The states sum to `n`.
 
-    `waiting` targets of any age are to be judged, the oldest for `queue_age` seconds: None where none waits.
-    `reasons` are the most frequent ones for what failed or is tried again: state, reason, number.
+    `waiting` counts targets of any age that are to be judged. The oldest has waited for `queue_age`
+    seconds, None if none waits. `reasons` are the most frequent ones of failed or retried targets: state,
+    reason, count.
     """
 
     rule: str
@@ -89,7 +90,7 @@ class RuleStatus:
     day: Spending
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         keys = ("state", "reason", "n")
         reasons = [dict(zip(keys, each, strict=True)) for each in self.reasons]
         return fields_of(self) | {"since": self.since.isoformat(), "reasons": reasons}
@@ -97,7 +98,7 @@ class RuleStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchStatus:
-    """How watching stands in one store, at a moment."""
+    """The monitoring status of one store at a point in time."""
 
     at: datetime
     rules: Sequence[RuleStatus]
@@ -105,7 +106,7 @@ class WatchStatus:
     alerts: Sequence[AlertRecord]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         return {
             "at": self.at.isoformat(),
             "rules": [each.to_dict() for each in self.rules],
@@ -140,10 +141,10 @@ def status(
     rule: str | None = None,
     labelled: str | None = None,
 ) -> WatchStatus:
-    """How watching stands, by what was seen in the time `since` until now; of one rule where it is named.
+    """Return the monitoring status over the last `since`, for one rule if it is named.
 
     Judges' errors are measured on the labels of the rule's own run, or of the run `labelled`, by the same
-    judge with the same recipe. Raises `SpecError` for a rule or a run that is not known.
+    judge with the same recipe. Raises `SpecError` for an unknown rule or run.
     """
     known = store.watched.rules()
     if rule is not None and rule not in [each.name for each in known]:
@@ -162,7 +163,7 @@ def status(
 def rule_status(
     store: Store, record: RuleRecord, now: datetime, since: timedelta, label_run: str | None = None
 ) -> RuleStatus:
-    """How one rule stands."""
+    """Return the status of one rule."""
     rule = Rule.model_validate(record.spec, strict=False)
     begin = max(now - since, record.since)
     counts = store.traces.counts(record.name, begin)
@@ -195,7 +196,7 @@ def rule_status(
 
 
 def judges_of(rule: Rule, rows: Sequence[Any]) -> list[str]:
-    """The judges that have said something, in their order; else the words by which the rule names its own."""
+    """Return the judges with results, in their order, or else the judge names in the rule."""
     found = dict.fromkeys(said["judge"] for row in rows for said in row[5])
     return list(found) or [part.judge for part in rule.judges]
 
@@ -205,7 +206,7 @@ def _spending(hours: Sequence[Hour], begin: datetime, priced: bool, budget: Mapp
     return Spending(begin=begin, spent=spent if priced else replace(spent, dollars=None), budget=budget)
 
 
-# --- what judges get wrong ------------------------------------------------------------------------
+# --- correction for judge errors ------------------------------------------------------------------
 
 
 def _judge_status(
@@ -223,14 +224,14 @@ def _judge_status(
 
 
 def _differing(own: Recipe, other: Recipe) -> str:
-    """What makes it another judge, by whose errors nothing can be corrected."""
+    """Return the fields that make two recipes different judges. Their error rates cannot be compared."""
     return ", ".join(name for name in PINS if getattr(own, name) != getattr(other, name))
 
 
 def _corrected(
     store: Store, record: RuleRecord, judge: str, rows: Sequence[Any], label_run: str | None
 ) -> tuple[Estimate, str]:
-    """The share without the judge's errors as labels show them, and which labels those are."""
+    """Return the flag rate corrected for the judge's errors on labels, and a description of the labels."""
     answers = list(answers_by(rows, judge))
     if not answers:
         return Estimate.none("no data"), ""

@@ -1,4 +1,4 @@
-"""What is done beside judging, in a thread of its own: who does not answer keeps no judge waiting."""
+"""Background work next to judging, in its own thread, so that a slow receiver does not block the judges."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from magistrate.watch.alerts import Alerts
 from magistrate.watch.delivery import ResultSender
 from magistrate.watch.rules import RuleFile
 
-POLL = 2.0  # seconds between looking whether anything is to be done
-DELETE_EVERY = 600.0  # seconds between looking for traces that are too old
+POLL = 2.0  # seconds between steps
+DELETE_EVERY = 600.0  # seconds between searches for traces that are too old
 DELETED_AT_ONCE = 50
-GRACE = 15.0  # seconds that what is under way has to come to its end
+GRACE = 15.0  # seconds that work in progress has to finish
 
 _log = _logging.get("watch")
 
 
 def destinations(file: RuleFile) -> Sequence[str]:
-    """Where the outcomes of a rules file go, as the outbox names it."""
+    """Return the outbox destinations of the verdicts of a rules file."""
     return [name for part in file.send for name in part.destinations]
 
 
 class Upkeep:
-    """Does what a rules file asks for beside judging, on one store.
+    """The background work of a rules file on one store: sending results, alerts, retention.
 
-    Several may do so at once. Raises `SpecError` where an environment variable that it names is not set.
+    Several processes may do this at once. Raises `SpecError` if a named environment variable is not set.
     """
 
     def __init__(
@@ -52,21 +52,21 @@ class Upkeep:
         self._deleted: datetime | None = None
 
     def finish(self) -> None:
-        """Do what is due until nothing is, or until a receiver has to be left alone."""
+        """Do what is due until nothing is left, or until a receiver is paused after a failure."""
         self.step()
         while self._results.step():
             pass
 
     def step(self) -> None:
-        """Do what is due now; what fails is logged, and keeps nothing else from being done."""
+        """Do what is due now. A failing task is logged and does not stop the others."""
         for name, do in self._parts:
             try:
                 do()
-            except Exception as error:  # a locked store, a full disk: it may be well again in a while
+            except Exception as error:  # a locked store or a full disk may recover
                 _log.warning("upkeep.failed", part=name, error=_logging.error_text(error))
 
     def _delete_old(self) -> None:
-        """Delete traces that are older than the rules file keeps them, some at a time."""
+        """Delete a batch of the traces that are older than the rules file keeps them."""
         now = self._clock()
         waited = self._deleted is None or (now - self._deleted).total_seconds() >= DELETE_EVERY
         if self._keep_days is None or not waited:
@@ -80,7 +80,7 @@ class Upkeep:
 
 
 class UpkeepThread:
-    """Upkeep of the store at a place, in a thread with a store of its own."""
+    """A thread that runs `Upkeep` with its own connection to the store at `place`."""
 
     def __init__(self, place: str, file: RuleFile, *, poll: float = POLL) -> None:
         self._place, self._file, self._poll = place, file, poll
@@ -89,12 +89,12 @@ class UpkeepThread:
         self._thread = threading.Thread(target=self._run, name="magistrate-upkeep", daemon=True)
 
     def start(self) -> None:
-        """Begin. Raises `SpecError` where an environment variable that the file names is not set."""
+        """Start the thread. Raises `SpecError` if an environment variable that the file names is not set."""
         self._thread.start()
         self._began.result()
 
     def stop(self) -> None:
-        """End, after what is under way."""
+        """Stop after the work in progress, waiting `GRACE` seconds at most."""
         self._end.set()
         self._thread.join(GRACE)
 

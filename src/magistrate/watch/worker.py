@@ -1,7 +1,7 @@
-"""Reads what came, decides of it by the rules, and judges what is due, as runs judge: engines, cache, store.
+"""Reads new traces, applies the rules, and judges what is due with the engines, cache and store of runs.
 
-Any number of workers may share a store. What one has taken, another takes again only when its lease has run
-out, as after `kill -9`; an outcome and what it decides are one transaction.
+Any number of workers may share a store. A leased decision is leased again only after its lease has expired,
+as after `kill -9`. An outcome and its decision are stored in one transaction.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from magistrate.watch import decisions
 from magistrate.watch.events import with_events
 from magistrate.watch.rules import Rule
 
-MOST_WAIT = 300.0  # seconds after which a trace is read though its root has not ended
-LEASE = 120.0  # seconds; it is renewed while its work is under way
-AT_ONCE = 100  # traces that are read, and targets that are decided of, before anything is judged
-BATCHES = 4  # times the concurrency of a rule: so many are leased at once
-POLL = 1.0  # seconds between looking whether anything is due
+MOST_WAIT = 300.0  # seconds after which a trace is read even if its root has not ended
+LEASE = 120.0  # seconds; it is renewed while its work is in progress
+AT_ONCE = 100  # traces read, and targets decided on, before anything is judged
+BATCHES = 4  # leased at once, as a multiple of the rule's concurrency
+POLL = 1.0  # seconds between steps that found nothing to do
 
 _log = _logging.get("watch")
 
 
 @dataclass(slots=True)
 class Progress:
-    """What one step did: traces that were read, decisions that were made, and those that judging changed."""
+    """Counts of one step: traces read, decisions made, and decisions changed by judging."""
 
     traces: int = 0
     decided: int = 0
@@ -76,11 +76,11 @@ class _Work:
 
 
 class Watcher:
-    """Works on what is watched in one store, by some rules.
+    """A worker that applies rules to the traces of one store and judges what they select.
 
-    `register` first; then `step` does what is due now, `drain` does so until nothing is, and `run` until it
-    is cancelled. `plans` takes the place of the judges and engines that a rule names, by the rule's name: one
-    plan a judge. What judges say goes into the store's outbox for the destinations `send_to`.
+    Call `register` first. Then `step` does what is due now, `drain` repeats that until nothing is due, and
+    `run` repeats it until cancelled. `plans` overrides the judges and engines of a rule, by the rule's
+    name, with one plan per judge. Outcomes are queued in the store's outbox for the destinations `send_to`.
     """
 
     def __init__(
@@ -107,34 +107,34 @@ class Watcher:
         self._send_to = tuple(send_to)
 
     def register(self, since: datetime | None = None) -> None:
-        """Make the rules known to the store; with `since` they also decide of what was seen from then on."""
+        """Register the rules in the store. With `since`, they also apply to traces seen from then on."""
         for rule in self._rules.values():
             record = self._traces.register(rule.name, rule.plain(), rule.digest, self._clock(), since)
             self._records[rule.name] = record
 
     async def prepare(self) -> None:
-        """Make all judges and engines now rather than when they are needed.
+        """Create all judges and engines now instead of on first use.
 
-        Raises `SpecError`, `ModelError` and the like where that cannot be done.
+        Raises `SpecError`, `ModelError` and the like if that fails.
         """
         for rule in self._rules.values():
             await self._plans_of(rule)
 
     async def run(self, poll: float = POLL) -> None:
-        """Do what is due, for ever."""
+        """Do what is due, forever."""
         while True:
             if not await self.step():
                 await asyncio.sleep(poll)
 
     async def drain(self) -> Progress:
-        """Do what is due until nothing is."""
+        """Do what is due until nothing is left."""
         done = Progress()
         while step := await self.step():
             done += step
         return done
 
     async def step(self) -> Progress:
-        """Read traces, decide, and judge one batch a rule."""
+        """Read traces, make decisions, and judge one batch per rule."""
         done = Progress()
         now, quiet = self._clock(), min(rule.quiet for rule in self._rules.values())
         for trace_id in self._traces.ready(now, quiet, self._most_wait, AT_ONCE):
@@ -149,7 +149,7 @@ class Watcher:
         return done
 
     def read_whole(self, trace_ids: Iterable[str]) -> int:
-        """Read traces that are known to be whole, without waiting; the answer is how many were unread."""
+        """Read traces that are known to be complete, without waiting. Return how many were unread."""
         return sum(self._read(trace_id, whole=True) for trace_id in trace_ids)
 
     # --- reading and deciding -------------------------------------------------------------------
@@ -162,14 +162,14 @@ class Watcher:
         found: list[Target] | None
         try:
             found = targets(with_events(unread.spans), kinds)
-        except Exception as error:  # one trace must not end the reading of all others
+        except Exception as error:  # one bad trace must not stop the others
             told = _logging.error_text(error)
             _log.warning("trace.unreadable", trace=trace_id, error=told)
             found = None if unread.known else [_unreadable(unread, kind, told) for kind in kinds]
         return self._traces.read(unread, found, self._decide_read(unread, whole), self._clock())
 
     def _decide_read(self, unread: Unread, whole: bool) -> Decide:
-        """What the rules decide of a trace that was just read, which may have to be quiet for longer."""
+        """Return a function that makes the rules' decisions for a trace that was just read."""
         now = self._clock()
         late = unread.since <= now - timedelta(seconds=self._most_wait)
         note = "" if unread.ended or whole else f"its root had not ended after {self._most_wait:g} seconds"
@@ -191,7 +191,7 @@ class Watcher:
         return lambda target: [decisions.first(rule, version, target, now, now)]
 
     def _give_up(self, rule: Rule) -> int:
-        """End what the rule itself does not want to keep."""
+        """Expire or shed the decisions beyond the rule's `keep` and `most_queued` limits."""
         record, now, done = self._records[rule.name], self._clock(), 0
         if rule.keep is not None:
             before = now - timedelta(seconds=rule.keep)
@@ -208,7 +208,7 @@ class Watcher:
     # --- judging --------------------------------------------------------------------------------
 
     async def _judge(self, rule: Rule) -> int:
-        """Judge a batch of what is due of a rule; the answer is how many decisions changed."""
+        """Judge a batch of a rule's due decisions. Return how many decisions changed."""
         now, record = self._clock(), self._records[rule.name]
         lease, most = f"{self._randomness.getrandbits(64):016x}", BATCHES * rule.concurrency
 
@@ -232,12 +232,12 @@ class Watcher:
                 for place, plan in enumerate(plans):
                     await self._ask(rule, place, plan, run_id, work)
         except (EngineError, ModelError, MissingPackage, SpecError) as error:
-            # No other target would fare better now; all of them may later.
+            # The other targets would fail now too; all may succeed later.
             _log.warning("rule.put_off", rule=rule.name, error=_logging.error_text(error))
             for each in work.values():
                 self._put_off(each, _logging.error_text(error))
         except BaseException:
-            with suppress(StoreError):  # where the store is what failed, the leases run out by themselves
+            with suppress(StoreError):  # if the store itself failed, the leases expire on their own
                 for each in work.values():
                     change = Change(state=each.leased.state, now=self._clock(), due_at=self._clock())
                     self._traces.settle(each.leased, replace(change, asked=each.asked, reason="interrupted"))
@@ -245,7 +245,7 @@ class Watcher:
         return len(leased)
 
     async def _ask(self, rule: Rule, place: int, plan: RunPlan, run_id: str, work: dict[str, _Work]) -> None:
-        """Ask the judge at this place about those that it is next for; what is ended leaves `work`."""
+        """Call the judge at this place for the targets that need it next. Finished ones leave `work`."""
         (judge,) = plan.judges
         chances: dict[str, float] = {}
         for sample_id, each in work.items():
@@ -261,7 +261,7 @@ class Watcher:
                 async for each_judged in judged:
                     self._take(rule, judge, plan, run_id, work, chances, each_judged.outcome)
         finally:
-            for each_judged in undelivered:  # it is paid for
+            for each_judged in undelivered:  # their cost is already spent
                 self._take(rule, judge, plan, run_id, work, chances, each_judged.outcome)
 
     def _take(
@@ -274,7 +274,7 @@ class Watcher:
         chances: Mapping[str, float],
         outcome: Outcome,
     ) -> None:
-        """Store an outcome and what it means for its decision."""
+        """Store an outcome and update its decision."""
         each, now = work[outcome.sample_id], self._clock()
         cost = None if plan.cost is None else plan.cost(outcome.usage)
         spent = decisions.spent(outcome.usage, cost)
@@ -304,7 +304,9 @@ class Watcher:
             del work[outcome.sample_id]
 
     def _end(self, each: _Work) -> None:
-        """The judges that are to be asked have spoken, at an earlier attempt or of the same content."""
+        """Settle a decision that has all results it needs, from an earlier attempt or for the same
+        content.
+        """
         change = Change(state=decisions.ended(each.asked), now=self._clock(), asked=each.asked)
         self._traces.settle(each.leased, change)
 
@@ -314,10 +316,10 @@ class Watcher:
         change = Change(state="retrying", now=now, reason=reason, due_at=due_at, asked=each.asked)
         self._traces.settle(each.leased, change)
 
-    # --- what judging takes ---------------------------------------------------------------------
+    # --- plans, runs and leases -----------------------------------------------------------------
 
     async def _plans_of(self, rule: Rule) -> Sequence[RunPlan]:
-        """One plan a judge of the rule, made once."""
+        """Return one plan per judge of the rule, created once."""
         if rule.name not in self._plans:
             plans = [await _async.in_thread(prepare_judges, spec) for spec in rule.specs()]
             if rule.budget.in_dollars:
@@ -327,7 +329,7 @@ class Watcher:
         return self._plans[rule.name]
 
     def _run_of(self, rule: Rule, plans: Sequence[RunPlan]) -> str:
-        """The run that keeps the outcomes of this version of a rule; a new one where a model has changed."""
+        """Return the run that stores the outcomes of this rule version; a new run if a model has changed."""
         record, store = self._records[rule.name], self._store
         recipes = {name: recipe for plan in plans for name, recipe in plan.recipes.items()}
         current = self._traces.rule(rule.name)
@@ -349,7 +351,7 @@ class Watcher:
             name=f"watch {rule.name} v{record.version}",
             tags=(WATCH_TAG,),
         )
-        store.finish_run(run_id, "done")  # it has an outcome for whatever is in it, at any time
+        store.finish_run(run_id, "done")  # each of its samples has an outcome at any time
         chosen = self._traces.keep_run(record, run_id)
         if chosen != run_id:
             store.delete(run_id)
@@ -360,7 +362,7 @@ class Watcher:
 
     @asynccontextmanager
     async def _renewed(self, lease: str) -> AsyncIterator[None]:
-        """Keep a lease while its work is under way."""
+        """Renew a lease while its work is in progress."""
 
         async def renew() -> None:
             while True:
@@ -377,7 +379,7 @@ class Watcher:
 
 
 def _work(leased: Leased) -> _Work:
-    """A leased decision; its sample is called after where it stands, once for each of its revisions."""
+    """Wrap a leased decision. Its sample id is built from trace, span and revision."""
     place = f"{leased.trace_id}.{leased.span_id}"
     name = place if leased.revision == 1 else f"{place}.{leased.revision}"
     sample = replace(leased.sample, id=name)
@@ -385,7 +387,7 @@ def _work(leased: Leased) -> _Work:
 
 
 def _unreadable(unread: Unread, kind: str, told: str) -> Target:
-    """What stands for the answers of a trace that cannot be read, so that they are counted as failed."""
+    """Return a failed target for a trace that cannot be read, so that it is counted."""
     first = next((span for span in unread.spans if span.parent_id is None), unread.spans[0])
     why = f"the trace cannot be read: {told}"
     return Target(unread.trace_id, first.span_id, kind, first.name, None, "failed", why)
