@@ -71,9 +71,7 @@ def queue_name(words: str) -> str:
 
 
 def queue_of_run(store: Store, record: RunRecord, name: str, options: QueueOptions, now: datetime) -> Queue:
-    """Create a queue of a run's samples, drawn by its judges' verdicts. Raises `SpecError` and
-    `InputError`.
-    """
+    """Create a queue of a run's samples, drawn by verdicts. Raises `SpecError` and `InputError`."""
     judges = record.judges
     if options.judge is not None:
         if options.judge not in judges:

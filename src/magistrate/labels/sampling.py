@@ -12,7 +12,8 @@ mixed          half uniform, half by disagreement
 A policy gives every sample a weight. `inclusion` turns the weights into probabilities, and `draw` draws
 exactly the requested number of samples with exactly these probabilities, by systematic sampling with a random
 start along a hashed order (Madow 1949). The drawn samples are offered in another hashed order, so that an
-annotator who stops early has labelled a random subset. A sample drawn with probability π represents 1/π samples.
+annotator who stops early has labelled a random subset. A sample drawn with probability π represents 1/π
+samples.
 """
 
 from __future__ import annotations
