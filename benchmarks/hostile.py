@@ -1,4 +1,4 @@
-"""How often a verdict flips when the text on trial is hostile, beside a harmless edit of the same size.
+"""How often a verdict flips when the judged text is hostile, compared with a harmless edit of the same size.
 
 Run: .venv/bin/python benchmarks/hostile.py [--judge SPEC ...] [--model NAME] [--samples N] [--attacks N]
          [--longest CHARACTERS] [--json]
@@ -40,7 +40,7 @@ HEADING = (
 
 
 def shown(where: str, found: Effect) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     begun = f"{where:<8} {f'{found.pairs}/{found.trials}':>9}"
     invalid = f"{sum(found.failures.values())} failed, {sum(found.abstentions.values())} abstained"
     if not found.pairs:
@@ -66,7 +66,7 @@ def _difference(excess: Estimate | None) -> str:
 
 
 def heading(n: int, attacks: Sequence[Attack]) -> str:
-    """What is tried on what."""
+    """Describe the samples and the attacks."""
     families = Counter(each.family for each in attacks)
     told = ", ".join(f"{count} {family}" for family, count in families.items())
     return f"{n} samples of quickstart, {len(attacks)} of {len(ATTACKS)} attacks: {told}"
