@@ -4,7 +4,7 @@ Run: .venv/bin/python benchmarks/judges.py [--set NAME …] [--judge SPEC …] [
 
 SETs are `summedits` (its first 50 rows), `article` (the 200 items of the article on structured generation,
 HaluEval QA) and `criteria` (the seven pairs of the package); the first two are read from MAGISTRATE_DATA_DIR.
-Every judge has an engine of its own, warm and with nothing in its cache. Each row is appended to judges.jsonl
+Every judge has its own engine, warm and with an empty cache. Each row is appended to judges.jsonl
 as it comes, with the commit and the day; `--write` puts tables of the newest rows into docs/judges.md, also
 without measuring anything (`--set` none). For `article` two judges run without their constraints as well.
 """

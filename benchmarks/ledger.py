@@ -1,17 +1,17 @@
-"""What of the JSON Schema Test Suite and of JSONTestSuite can be written and checked, group by group.
+"""Coverage of the JSON Schema Test Suite and of JSONTestSuite by constraints, group by group.
 
 Run: MAGISTRATE_DATA_DIR=DIR .venv/bin/python benchmarks/ledger.py [--write]
 
-DIR holds json_schema_test_suite.jsonl.gz and jsontestsuite_parsing.jsonl.gz. Printed are the totals and what
-differs from the ledger that is recorded in tests/ledger.json; --write records it anew. A group of the schema
-suite is one schema with its instances, and is one of
+DIR holds json_schema_test_suite.jsonl.gz and jsontestsuite_parsing.jsonl.gz. It prints the totals
+and the differences from the ledger in tests/ledger.json; --write records it again. A group of the schema suite
+is one schema with its instances, and is one of
 
   supported  masks let through every valid instance and no invalid one
   narrowed   no invalid one, but a valid one is refused; the instances are listed
   refused    an error says what cannot be held to, and where
   wrong      an invalid instance is let through, by the masks (listed) or even by validation
 
-Of the parsing suite every text is held against what RFC 8259 says of it.
+Every text of the parsing suite is compared with the rules of RFC 8259.
 """
 
 from __future__ import annotations

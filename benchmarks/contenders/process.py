@@ -3,8 +3,8 @@
 The child reads JSON lines and answers each with one. The first is its set-up, `{"weights": {...},
 "threads": n}`, answered with `{"version", "works", "seconds"}`; the others are `{"work", "in_flight",
 "items", "warm"}`, answered with the fields of a `Measured`, where `warm` are items to answer first,
-unmeasured. The work `memory` is answered here. Errors are answered as `{"error": reason}`. Whatever else
-writes to standard output is redirected to standard error.
+unmeasured. The work `memory` is answered here. Errors are answered as `{"error": reason}`. Other output
+to standard output is redirected to standard error.
 """
 
 from __future__ import annotations
@@ -274,8 +274,10 @@ def _items(rows: list[Mapping[str, Any]]) -> list[Item]:
 
 
 def memory() -> Mapping[str, float]:
-    """Resident set of this process in megabytes (10^6 bytes): `peak`, with the largest of its own
-    children added, and `now` where /proc tells. Raises `EngineError` where the system does not say."""
+    """Return the resident set in megabytes (10^6 bytes): `peak`, plus that of its largest child, and `now`.
+
+    `now` is missing without /proc. Raises `EngineError` if the system reports no memory usage.
+    """
     try:
         import resource
     except ModuleNotFoundError:

@@ -1,13 +1,13 @@
 """The protocol: which sets, which samples of them, and what may be tuned on which.
 
-Version 2. Every sample of a set belongs by the sha256 of its context, without regard to case and white
-space, to the part `dev` (a third) or `test`, so that no context is in both; where a set comes with a part for
-training, that is `dev` and the set itself is `test`. Of each part the samples with the smallest sha256 of
-their ids are taken, so that a smaller draw is the beginning of a larger one. Whatever is chosen on a set (a
-threshold, the direction of a trivial rule) is chosen on its `dev`; figures are of `test`. What was fixed
-beforehand (a judge's own threshold, a judge that was trained) has seen no set of the tested one's family.
+Version 2. The sha256 of a sample's context, ignoring case and white space, assigns it to the part `dev` (a
+third) or `test`, so that no context is in both. Where a set comes with a training part, that is `dev` and
+the set itself is `test`. From each part the samples with the smallest sha256 of their ids are taken, so
+that a smaller draw is the beginning of a larger one. Everything chosen on a set (a threshold, the direction
+of a trivial rule) is chosen on its `dev`; results are of `test`. What was fixed beforehand (a judge's own
+threshold, a trained judge) has seen no set of the tested one's family.
 
-Version 1 took contexts letter for letter.
+Version 1 compared contexts exactly.
 """
 
 from __future__ import annotations
