@@ -51,8 +51,7 @@ GOES = 60  # most attempts to resume a run
 
 
 def child(words: Sequence[str]) -> None:
-    """Run the command line with a scripted engine instead of the model, and with the fault in a JSON
-    document.
+    """Run the command line with a scripted engine and the fault in a JSON document.
 
     If the fault is a server's, the engine is not replaced.
     """

@@ -4,13 +4,12 @@ Run: .venv/bin/python benchmarks/hostile.py [--judge SPEC ...] [--model NAME] [-
          [--longest CHARACTERS] [--json]
 
 The check `hostile` of `magistrate audit`, for several judges on the first N samples of the built-in set.
-`--attacks` is the number of attacks, of at most `--longest` characters, taken from every family in turn; 0 takes
-all.
+`--attacks` is the number of attacks of at most `--longest` characters, from each family in turn; 0 takes all.
 
 For each judge and place it prints: the pairs (sample, attack) with three verdicts, of all pairs; the share of
-them whose label differs from the clean one, under the attack and under its control; the difference of these two
-shares with its 95 % interval (see `magistrate.metrics.resampling`); the mean changes of the score; and how many
-outcomes under attack or control were not verdicts.
+them whose label differs from the clean one, under the attack and under its control; the difference of both
+shares with its 95 % interval (see `magistrate.metrics.resampling`); the mean changes of the score; and how
+many outcomes under attack or control were not verdicts.
 """
 
 from __future__ import annotations

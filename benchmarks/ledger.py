@@ -3,8 +3,8 @@
 Run: MAGISTRATE_DATA_DIR=DIR .venv/bin/python benchmarks/ledger.py [--write]
 
 DIR holds json_schema_test_suite.jsonl.gz and jsontestsuite_parsing.jsonl.gz. It prints the totals
-and the differences from the ledger in tests/ledger.json; --write records it again. A group of the schema suite
-is one schema with its instances, and is one of
+and the differences from the ledger in tests/ledger.json; --write records it again. A group of the schema
+suite is one schema with its instances, and is one of
 
   supported  masks let through every valid instance and no invalid one
   narrowed   no invalid one, but a valid one is refused; the instances are listed

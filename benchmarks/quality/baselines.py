@@ -1,5 +1,4 @@
-"""Trivial rules and text signals under the same protocol, with thresholds from other sets or this set's dev
-part.
+"""Trivial rules and text signals under the same protocol, with thresholds from other sets or the dev part.
 
 The direction of a rule is the one that ranks the labels better where it is chosen. A signal's direction is
 known: higher is more suspicious. The fixed threshold comes from the dev parts of sets of other families,

@@ -102,8 +102,7 @@ def measure(
     again: bool = False,
     watcher: ProgressListener | None = None,
 ) -> Measured:
-    """Judge every sample of both parts without the cache of calls, on an engine that is warm but has an
-    empty cache.
+    """Judge every sample of both parts without the cache of calls, on a warm engine with an empty cache.
 
     Outcomes are stored as they arrive. A finished run of the same samples and recipe is reused, unless
     `again`. An interrupted one is resumed.

@@ -70,8 +70,7 @@ def import_verdicts(
     tags: Sequence[str] = (),
     store: StorePlace | None = None,
 ) -> Imported:
-    """Store the verdicts in a file as a run under the judge name `judge`. Nothing is judged, no model is
-    called.
+    """Store the verdicts in a file as a run under the judge name `judge`, without judging anything.
 
     The rows are the samples, unless the samples come from the data set `samples` or from the finished run
     `into`. Then rows are matched by id, else by output and input. A sample without a verdict gets a failure

@@ -67,8 +67,7 @@ class VerdictColumns:
 
 @dataclass(frozen=True, slots=True)
 class RecordedVerdict:
-    """The verdict of one row. `score` is in [0, 1] in the file's direction; `missing` says why it is
-    absent.
+    """The verdict of one row. `score` is in [0, 1] in the file's direction; `missing` says why there is none.
 
     `label` is `faithful` or `hallucinated`, or None if the file's label means neither, which `unsure` then
     holds. `rest` holds the columns that are not part of the verdict.

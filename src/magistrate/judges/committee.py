@@ -69,8 +69,7 @@ def members_of(engines: Sequence[Engine]) -> tuple[Member, ...]:
 
 @dataclass(frozen=True)
 class Committee:
-    """Decides whether the output is better or worse than `alternatives[0]`, by the votes of several
-    members.
+    """Decides if the output is better or worse than `alternatives[0]`, by the votes of several members.
 
     Each member votes with the two answers in both orders. A member whose two votes conflict votes for a
     tie. If the members differ, each gives an argument in a sentence or two, reads the others, and votes
@@ -216,8 +215,7 @@ class Committee:
 
 @dataclass(frozen=True)
 class Ballot:
-    """One member's vote, asked with the answers in both orders; `said` holds the arguments of the
-    discussion.
+    """One member's vote, asked with the answers in both orders; `said` holds the arguments.
 
     The answers keep their letters in both orders, because the arguments refer to them by letter.
     """

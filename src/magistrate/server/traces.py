@@ -1,5 +1,4 @@
-"""Pages and API of watched traces: the list of their answers, one trace, and saving its sample to a data
-set.
+"""Pages and API of watched traces: list of answers, one trace, and saving its sample to a data set.
 
 The content of a trace is untrusted. Trace ids go into the query of a URL, not its path, because an id may
 be any text.

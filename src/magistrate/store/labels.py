@@ -370,8 +370,7 @@ class Labels:
     def add(
         self, queue: str, position: int, annotator: str, answer: Answer, *, revision: int, now: datetime
     ) -> Label | None:
-        """Append an answer. `revision` is the annotator's newest revision that the client knows, 0 for
-        none.
+        """Append an answer. `revision` is the annotator's newest that the client knows, 0 for none.
 
         Returns None on a conflict: a newer revision with another answer exists, for example from another
         window. Sending the same answer twice stores it once.

@@ -278,8 +278,7 @@ class Traces:
     # --- targets and what is decided of them at first -------------------------------------------
 
     def read(self, unread: Unread, found: Sequence[Target] | None, decide: Decide, now: datetime) -> bool:
-        """Store the targets found in a trace, with each rule's decision. False if another process was
-        first.
+        """Store a trace's targets, with each rule's decision. False if another process was first.
 
         A target whose content changed gets a new revision. Decisions on the previous revision become
         superseded and keep their judges' results. With `found` None the targets stay as they are.
