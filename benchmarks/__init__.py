@@ -1,1 +1,1 @@
-"""Everything that measures: speed, quality, reliability, install size. Not part of the wheel."""
+"""Benchmarks of speed, quality, reliability and install size. Not part of the wheel."""

@@ -2,13 +2,14 @@
 
 Run: .venv/bin/python benchmarks/agreement.py --peers PYTHON [MODEL ...]
 
-PYTHON is that of an environment with torch, transformers and gguf; it is needed the first time only, since
-what transformers answers is kept in the folder of --cache. MODEL is a catalogue name, `name:f16`, a GGUF file
-or an OpenVINO folder (default: the default model with q8 and with f16 weights); all are held against one
-reference, the GGUF of --gguf rewritten as Q8_0 (default: the first model's catalogue entry, downloaded).
+PYTHON belongs to an environment with torch, transformers and gguf. It is needed only the first time,
+because the results of transformers are kept in the folder of --cache. MODEL is a catalogue name,
+`name:f16`, a GGUF file or an OpenVINO folder (default: the default model with q8 and with f16 weights). All
+are compared with one reference, the GGUF of --gguf rewritten as Q8_0 (default: the first model's catalogue
+entry, downloaded).
 
-Printed for each model, over all positions of all prompts: mean and 95th percentile of the absolute difference
-of the natural log-probability of the token that follows, and how often the likeliest token is the same.
+For each model it prints, over all positions of all prompts: the mean and 95th percentile of the absolute
+difference of the next token's natural log-probability, and how often the likeliest token is the same.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from magistrate.types import Data, Message, Prompt
 SEED = 3
 PROMPTS = 200
 SHORTEST, LONGEST = 8, 1500  # tokens
-RENDERED = 250  # from here on a judge's own prompt fits
+RENDERED = 250  # least tokens for a whole judge prompt
 JUDGES = ("faithfulness", "hallucination")
-ROWS = 256  # tokens a forward
+ROWS = 256  # tokens per forward pass
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One model against the reference; differences are of natural log-probabilities."""
+    """One model compared with the reference; differences are of natural log-probabilities."""
 
     model: str
     prompts: int
@@ -61,10 +62,10 @@ class Agreement:
 
 
 def prompts(tokenizer: ChatTokenizer) -> list[list[int]]:
-    """PROMPTS token sequences, lengths spread evenly over the logarithm, in an order fixed by SEED.
+    """Return PROMPTS token sequences, with lengths evenly spread on a log scale, in an order fixed by SEED.
 
-    Long ones are the judges' own prompts whole, their context as many of the built-in set's as it takes;
-    short ones are the last tokens of one user message, which end where an answer would begin.
+    Long ones are whole judge prompts, with as many contexts of the built-in set as needed. Short ones are
+    the last tokens of one user message, and end where an answer would begin.
     """
     draw = np.random.default_rng(SEED)
     samples = list(load("quickstart"))
@@ -91,7 +92,7 @@ def prompts(tokenizer: ChatTokenizer) -> list[list[int]]:
 def reference(
     every: list[list[int]], limit: int, gguf: Path | None, name: str, peers: str, cache: Path
 ) -> Path:
-    """The file of transformers' answers for at least the first `limit` texts, made now if not in `cache`."""
+    """Return the file of transformers' results for at least the first `limit` texts, cached."""
     key = hashlib.sha256(json.dumps(every).encode()).hexdigest()[:8]
     kept = cache / f"reference_{name}_{key}.npz"
     if kept.exists() and len(np.load(kept)["lengths"]) >= limit:
@@ -104,7 +105,7 @@ def reference(
 
 
 def ask(texts: list[list[int]], gguf: Path, peers: str, scratch: Path) -> Path:
-    """What the Python `peers` answers on `gguf` rewritten as Q8_0: a file in `scratch`, see reference.py."""
+    """Run the Python `peers` on `gguf` rewritten as Q8_0; returns a file in `scratch`, see reference.py."""
     rewritten, asked, out = (scratch / name for name in ("q8.gguf", "asked.npz", "answers.npz"))
     rewrite.rewrite(rewrite.opened(gguf), rewritten, "q8", lambda *_: None)
     np.savez(asked, tokens=np.concatenate(texts), lengths=[len(text) for text in texts])
@@ -114,7 +115,7 @@ def ask(texts: list[list[int]], gguf: Path, peers: str, scratch: Path) -> Path:
 
 
 def ours(backend: OpenVINOBackend, text: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probability of each token that follows, and the likeliest token there: both `[len(text) - 1]`."""
+    """Return each next token's log-probability and the likeliest token there: both `[len(text) - 1]`."""
     sequence = CachedSequence()
     given, likeliest = [], []
     for start in range(0, len(text), ROWS):
@@ -130,7 +131,7 @@ def ours(backend: OpenVINOBackend, text: list[int]) -> tuple[np.ndarray, np.ndar
 
 
 def measured(model: str, texts: list[list[int]], answers: Path, device: str) -> Agreement:
-    """Run `texts` through `model` and hold it against the reference in `answers`."""
+    """Run `texts` through `model` and compare it with the reference in `answers`."""
     backend = OpenVINOBackend(locate(model), device=device, threads=available_cores(), cache_bytes=512 << 20)
     expected = np.load(answers)
     start = time.perf_counter()

@@ -2,11 +2,12 @@
 
 Run: .venv/bin/python benchmarks/cache.py [--entries N] [--samples N] [--model NAME] [--json]
 
-First microseconds a call, the best of five rounds over N entries: finding and keeping the answer of a choice
-and of a likelihood of 200 tokens through `Cached`; beside the file alone (`CallCache`), a bare `sqlite3`
-table in WAL mode and a dictionary. `key alone` is what it takes to say what a call is. Then a run of
-faithfulness over the built-in set without a cache, with an empty one and with a full one: seconds, calls and
-ratios. Each has an engine of its own, its weights loaded before: an engine remembers beginnings, too.
+First it prints microseconds per call, the best of five rounds over N entries, to read and to store the
+result of a choice and of a likelihood of 200 tokens through `Cached`. Beside it are the cache file alone
+(`CallCache`), a bare `sqlite3` table in WAL mode and a dictionary. `key alone` is the time to compute a
+call's key. Then it runs faithfulness over the built-in set without a cache, with an empty one and with a
+full one, and prints seconds, calls and ratios. Each run has its own engine with weights already loaded,
+because an engine caches prompt prefixes too.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OPTIONS = (Option("faithful", ("yes", "Yes")), Option("hallucinated", ("no", "No
 
 
 class Instant:
-    """An engine that answers at once, so that only what is around it is measured."""
+    """An engine that answers immediately, so that only the overhead around it is measured."""
 
     info = EngineInfo("instant", "instant", "0" * 64, 100_000, frozenset({"repeatable"}))
     chosen = Choice(
@@ -59,7 +60,7 @@ class Instant:
 
 
 def micros(work: Callable[[int], Any], n: int, before: Callable[[], Any] = lambda: None) -> float:
-    """Microseconds a call of `work`, the best of some rounds."""
+    """Return the microseconds per call of `work`, the best of `ROUNDS` rounds."""
     best = float("inf")
     for _ in range(ROUNDS):
         before()
@@ -71,7 +72,7 @@ def micros(work: Callable[[int], Any], n: int, before: Callable[[], Any] = lambd
 
 
 def small(folder: Path, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
-    """One row a way of keeping things."""
+    """Return one row per kind of cache."""
     n = len(prompts)
     keys = [call_key(Instant.info, "choose", prompt, []) for prompt in prompts]
     value = json.dumps(
@@ -136,7 +137,7 @@ async def judged(engine: Engine, samples: Sequence[Any]) -> tuple[float, Usage, 
 
 
 def whole(folder: Path, model: str | None, n: int) -> dict[str, Any]:
-    """A run without a cache, with an empty one, and with a full one."""
+    """Measure a run without a cache, with an empty one, and with a full one."""
     samples = list(load("quickstart", limit=n))
     asked = model or default().name
 

@@ -1,11 +1,11 @@
-"""What becomes of a run when something breaks: every fault over the same samples, and the table of it.
+"""Reliability of runs under faults: every fault over the same samples, as a table.
 
     python benchmarks/chaos.py [--samples 500] [--only WORD] [--write]
 
-Each row starts the command line in a process of its own, on an engine or a server whose answers are known,
-breaks something, and does what its messages say (`resume`, `retry`) until the run is done. Then every outcome
-is held against what it must be. `--write` puts the table into docs/reliability.md. The exit status is 1 where
-an outcome was lost, judged twice or wrongly faithful, or a fault did not strike.
+Each row starts the command line in its own process, on an engine or a server with known answers, injects a
+fault, and follows the printed messages (`resume`, `retry`) until the run is done. Then every outcome is
+compared with the expected one. `--write` puts the table into docs/reliability.md. The exit status is 1 if
+an outcome was lost, judged twice or wrongly faithful, or if a fault did not strike.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ PAGE = ROOT / "docs" / "reliability.md"
 COLUMNS = ("fault", "lost", "judged twice", "wrongly faithful", "seconds", "exit", "what the user saw")
 SEED = 20261122
 DEADLINE = 0.4
-LIE = Answer("Yes", first={"Yes": 0.99, "No": 0.01})  # faithful: what a broken answer is made of
-TRIED = re.compile(r"\b(faithful|hallucinated) (\d+)\b")  # an output, wherever it stands in a prompt
+LIE = Answer("Yes", first={"Yes": 0.99, "No": 0.01})  # faithful: a broken answer is derived from it
+TRIED = re.compile(r"\b(faithful|hallucinated) (\d+)\b")  # an output anywhere in a prompt
 SILENT = {0: "the report", -9: "nothing; `magistrate runs` then says: killed"}
-GOES = 60  # so often at most a run is picked up again
+GOES = 60  # most attempts to resume a run
 
 
 # --- the process that judges ------------------------------------------------------------------------
 
 
 def child(words: Sequence[str]) -> None:
-    """The command line, with a scripted engine in place of the model and the fault of a JSON document.
+    """Run the command line with a scripted engine and the fault in a JSON document.
 
-    Where the fault is a server's, nothing is put in place of anything.
+    If the fault is a server's, the engine is not replaced.
     """
     import magistrate.store
     from magistrate import cli
@@ -101,14 +101,14 @@ def child(words: Sequence[str]) -> None:
 
 
 def truth(output: str) -> Mapping[str, float]:
-    """The engine's answer for an output: which of the two words it begins with."""
+    """Return the engine's probabilities for an output, from its first word and its number."""
     word, number = output.split()
     sure = 0.6 + int(number) % 300 / 1000
     return {word: sure, ({"faithful", "hallucinated"} - {word}).pop(): 1 - sure}
 
 
 def replied(body: Mapping[str, Any]) -> Answer:
-    """A server's answer, to what is on trial as `truth` has it."""
+    """Return a server's answer, with the probabilities of `truth` for the output in the prompt."""
     found = TRIED.findall(json.dumps(body.get("messages")))
     if not found:
         return Answer("Yes", first={"Yes": 0.9, "No": 0.1})
@@ -118,12 +118,12 @@ def replied(body: Mapping[str, Any]) -> Answer:
 
 
 def spared(text: str) -> bool:
-    """Whether nothing is on trial in it, as where it is looked what a server can do."""
+    """Return whether a prompt contains no output to judge, as when the server's capabilities are probed."""
     return TRIED.search(text) is None
 
 
 def _tried(text: str) -> str:
-    """The id of the sample that a prompt is about."""
+    """Return the id of the sample that a prompt is about."""
     return f"s{TRIED.findall(text)[-1][1]}"
 
 
@@ -132,10 +132,11 @@ def _tried(text: str) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is broken during the first go, who else is at the store meanwhile, and how that go must exit.
+    """A fault: what breaks during the first attempt, who else uses the store, and the expected exit status.
 
-    A go that exits otherwise was not struck: its row would show nothing. With `server` the model is one on a
-    server, which meets calls with this fault of `fault_server`; `options` are of the first go.
+    If the attempt exits with another status, the fault did not strike and its row would be meaningless.
+    With `server` the model runs on a server that injects this fault of `fault_server`. `options` apply to
+    the first attempt.
     """
 
     name: str
@@ -147,7 +148,7 @@ class Fault:
     options: Sequence[str] = ()
 
 
-# What a server does to 30 % of the calls, and how the first go exits: 0 where retries mend it.
+# The server's fault in 30 % of the calls, and the first exit status: 0 if retries fix it.
 SERVER_FAULTS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("connection reset in the body", 0, {"server": "reset@30"}),
     ("400", 3, {"server": "400@30"}),
@@ -204,7 +205,7 @@ FAULTS = (
 
 @dataclass
 class Scene:
-    """One fault's folder: the samples, the store, and what happened."""
+    """One fault's folder: the samples, the store, and the log of events."""
 
     folder: Path
     samples: int
@@ -238,7 +239,7 @@ class Scene:
 
     @property
     def broken(self) -> dict[str, Any]:
-        """The fault as the child takes it; halves are of what the samples take."""
+        """Return the fault as the child reads it; fractions become numbers of calls."""
         given = dict(self.fault.broken)
         if self.server is not None:
             if "gone" in given:
@@ -251,7 +252,7 @@ class Scene:
         return given
 
     def started(self, fault: Mapping[str, Any], *words: str) -> subprocess.Popen[str]:
-        """The command line at work, with what it asks written down anew."""
+        """Start the command line, and record its calls in a fresh file."""
         asked = self.folder / "asked"
         asked.write_text("")
         document = json.dumps({**fault, "asked": str(asked), "server": self.server is not None})
@@ -261,7 +262,7 @@ class Scene:
         return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, **pipes)
 
     def outcomes(self) -> dict[str, tuple[str, str | None, float | None]]:
-        """What is committed: kind, label and score by sample."""
+        """Return the committed kind, label and score by sample."""
         if not self.store.exists():
             return {}
         with closing(sqlite3.connect(self.store)) as peek:
@@ -273,7 +274,7 @@ class Scene:
                 return {}
 
     def runs(self) -> list[tuple[str, str]]:
-        """Every run's id and status."""
+        """Return every run's id and status."""
         if not self.store.exists():
             return []
         with closing(sqlite3.connect(self.store)) as peek:
@@ -285,7 +286,7 @@ class Scene:
     def go(
         self, fault: Mapping[str, Any], *words: str, ended_by: signal.Signals | None = None
     ) -> tuple[int, str]:
-        """One go of the command line; what it asks must not have a verdict already."""
+        """Execute the command line once, and check that it calls nothing that already has a verdict."""
         known = {sample for sample, (kind, *_) in self.outcomes().items() if kind != "failure"}
         before = 0 if self.server is None else len(self.server.asked)
         with self.started(fault, *words) as process:
@@ -312,9 +313,9 @@ class Scene:
         return process.returncode, err
 
     def lost(self) -> int:
-        """How many samples lack the outcome that they should have.
+        """Return how many samples lack the outcome that they should have.
 
-        Which samples are too long only the server knows: where it says so, an abstention is right.
+        Only the server knows which samples are too long: if it says so, an abstention is right.
         """
         after = self.outcomes()
         return sum(not self._is_right(after.get(sample), *known) for sample, known in self.expected.items())
@@ -322,19 +323,19 @@ class Scene:
     def _is_right(self, found: tuple[str, str | None, float | None] | None, label: str, score: float) -> bool:
         if found is None or found[2] is None:
             return found is not None and found[0] == "abstention" and self.fault.server.startswith("413")
-        # What went through a logarithm on its way is not the same to the last bit.
+        # Scores that went through a logarithm may differ in the last bits.
         tolerance = 0.0 if self.server is None else 1e-9
         return found[1] == label and math.isclose(found[2], score, rel_tol=0.0, abs_tol=tolerance)
 
     @property
     def met(self) -> bool:
-        """Whether what a server was to break was broken."""
+        """Return whether the server's fault struck."""
         if self.server is None or "@" not in self.fault.server:
             return True
         return any(each.struck for each in self.server.asked)
 
     def wait_for_work(self, process: subprocess.Popen[str]) -> None:
-        """Until something was judged in this go."""
+        """Wait until something was judged in this attempt."""
         until = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < until:
             if (self.folder / "asked").stat().st_size > 20:
@@ -344,14 +345,14 @@ class Scene:
     # --- who else is at the store -----------------------------------------------------------------
 
     def lock(self, seconds: float) -> None:
-        """Another program holds the database's write lock."""
+        """Hold the database's write lock from another connection."""
         with closing(sqlite3.connect(self.store, timeout=30, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             time.sleep(seconds)
             other.execute("ROLLBACK")
 
     def read(self) -> None:
-        """Another program makes reports all the time."""
+        """Create reports continuously, like another program."""
         from magistrate.api.run import Run
         from magistrate.store import Store
 
@@ -368,7 +369,7 @@ class Scene:
         self.noted.append(f"reports made meanwhile: {reports}, each whole")
 
     def intrude(self) -> None:
-        """Another program wants to judge the same run."""
+        """Try to judge the same run from another program."""
         [(run_id, _)] = self.runs()
         environment = {**os.environ, "MAGISTRATE_HOME": str(self.folder / "home")}
         document = json.dumps({"asked": str(self.folder / "intruder")})
@@ -379,7 +380,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """One row of the table."""
 
     fault: str
     lost: int
@@ -397,7 +398,7 @@ class Row:
 
 
 def suffered(fault: Fault, samples: int, folder: Path) -> Row:
-    """Break it, do what the messages say, and hold what came out against what should have."""
+    """Inject the fault, follow the messages, and compare the results with the expected ones."""
     serving = fault_server(replied, spares=spared, lie=LIE, wait=0.05) if fault.server else nullcontext()
     with serving as server:
         return _suffered(Scene(folder, samples, fault, server))
@@ -406,7 +407,7 @@ def suffered(fault: Fault, samples: int, folder: Path) -> Row:
 def _suffered(scene: Scene) -> Row:
     fault, samples = scene.fault, scene.samples
     begun = time.monotonic()
-    # Where something is done to a process at work, it must be slow enough to be caught there.
+    # A process that is to be disturbed must be slow enough to be caught at work.
     slow = {"delay": min(16 / samples, DEADLINE / 2)} if fault.signals or fault.beside else {}
     options = ["--max-failures", "0.05", "--no-cache"]
     if scene.server is None:
@@ -442,7 +443,7 @@ def _suffered(scene: Scene) -> Row:
 
 
 def _last(err: str) -> str:
-    """The last thing that was said, without what differs from one time to the next."""
+    """Return the last message, without the parts that vary between runs."""
     lines = [line for line in err.splitlines() if line.strip() and not line.startswith("judged ")]
     told = " / ".join(lines[-2:])
     told = re.sub(r"\d{8}-\d{6}-\w{4}", "RUN", told)
@@ -462,7 +463,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def written(rows: Sequence[Row], samples: int) -> str:
-    """The page with a new table between its markers."""
+    """Return the page with a new table between its markers."""
     page = PAGE.read_text(encoding="utf-8")
     day = datetime.now(UTC).date().isoformat()
     told = f"{samples} samples a row, two cores, {day}; seconds hold every process that was started."

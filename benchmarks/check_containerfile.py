@@ -1,9 +1,9 @@
-"""Goes through the steps of the Containerfile without a container engine, and asks what comes of them.
+"""Executes the steps of the Containerfile without a container engine and checks the results.
 
-`python benchmarks/check_containerfile.py [--python PYTHON]` makes a scratch folder with a fresh environment
-for each stage, copies what COPY copies, runs what RUN runs there, starts CMD and asks it what HEALTHCHECK
-asks. The base image, its users and its limits are left out, and no image is built; what is left out is
-printed. It needs the packages of requirements.lock from wherever pip finds them, and about two gigabytes.
+`python benchmarks/check_containerfile.py [--python PYTHON]` creates a scratch folder with a fresh
+environment for each stage, executes COPY and RUN there, starts CMD and requests what HEALTHCHECK requests.
+The base image, its users and its limits are left out, and no image is built. Skipped steps are printed. It
+needs the packages of requirements.lock from pip's index, and about two gigabytes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ START_SECONDS, END_SECONDS = 90, 15
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: its name in capitals, and what follows it on one line."""
+    """One instruction: its name in capitals, and its arguments on one line."""
 
     name: str
     text: str
 
     @property
     def words(self) -> list[str]:
-        """What follows as words: of the JSON form, or as a shell reads them."""
+        """The arguments as a list: from the JSON form, or split as by a shell."""
         try:
             return list(json.loads(self.text))
         except ValueError:
@@ -49,7 +49,7 @@ class Instruction:
 
 @dataclass
 class Stage:
-    """What one FROM begins: a folder in place of `/`, and an environment in place of the image's Python."""
+    """One build stage: a folder that replaces `/`, and an environment that replaces the image's Python."""
 
     folder: Path
     workdir: str = "/"
@@ -60,11 +60,11 @@ class Stage:
         return self.folder / "venv" / "bin"
 
     def path(self, text: str) -> Path:
-        """Where a path of the image is here."""
+        """Return the local path for a path of the image."""
         return self.folder / str(PurePosixPath(self.workdir) / text).lstrip("/")
 
     def environment(self) -> dict[str, str]:
-        """Only what the image has, and how this machine reaches a package index."""
+        """Return the image's variables, and those with which this machine reaches a package index."""
         kept = {
             name: value for name, value in os.environ.items() if re.match(r"(?i)pip_|.*_proxy$|ssl_", name)
         }
@@ -81,7 +81,7 @@ class Stage:
 
 
 def instructions(text: str) -> list[Instruction]:
-    """The instructions of a Containerfile, in order; comments are left out and continued lines joined."""
+    """Return the instructions of a Containerfile in order, without comments, with continued lines joined."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [Instruction(name.upper(), rest.strip()) for name, _, rest in map(split, joined.splitlines())]
@@ -92,17 +92,17 @@ def split(line: str) -> tuple[str, str, str]:
 
 
 def command_of(healthcheck: Instruction) -> list[str]:
-    """The words that HEALTHCHECK runs."""
+    """Return the command of HEALTHCHECK."""
     return Instruction("CMD", healthcheck.text.partition("CMD ")[2]).words
 
 
 def assignments(env: Instruction) -> dict[str, str]:
-    """What ENV sets."""
+    """Return the variables that ENV sets."""
     return dict(each.split("=", 1) for each in env.words)
 
 
 def moved(text: str, folder: Path) -> str:
-    """`text`, with its absolute paths in `folder`; addresses stay.
+    """Return `text` with its absolute paths moved into `folder`; URLs stay.
 
     >>> moved("-w /wheels http://a/b ./c =/data", Path("/x"))
     '-w /x/wheels http://a/b ./c =/x/data'
@@ -131,7 +131,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def check(steps: list[Instruction], scratch: Path, python: str) -> Iterator[str]:
-    """Do the steps and say what was done; `AssertionError` or `CalledProcessError` where one fails."""
+    """Execute the steps and yield a message for each. Raises `AssertionError` or `CalledProcessError`."""
     stages: dict[str, Stage] = {}
     stage = Stage(scratch)
     final = {each.name: each for each in steps}
@@ -160,7 +160,7 @@ def check(steps: list[Instruction], scratch: Path, python: str) -> Iterator[str]
 
 
 def copy(step: Instruction, stage: Stage, stages: dict[str, Stage]) -> int:
-    """Copy into the stage; how many files its targets hold then."""
+    """Copy into the stage, and return the number of files in its targets afterwards."""
     words = step.words
     source = stages[words.pop(0).partition("=")[2]] if words[0].startswith("--from=") else None
     *names, target = words
@@ -199,7 +199,7 @@ def run(step: Instruction, stage: Stage) -> Iterator[str]:
 
 
 def start(cmd: Instruction, healthcheck: Instruction, exposed: str, stage: Stage) -> Iterator[str]:
-    """Start the program on a free port, ask what HEALTHCHECK asks, and end it as an engine does."""
+    """Start the program on a free port, request what HEALTHCHECK requests, and stop it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = str(probe.getsockname()[1])
     environment = stage.environment()

@@ -1,15 +1,17 @@
-"""How long five schemas take to compile and their masks to compute, beside xgrammar and outlines-core.
+"""Time to compile five schemas and to compute their masks, compared with xgrammar and outlines-core.
 
 Run: .venv/bin/python -m benchmarks.constraints [--peers PYTHON] [--limit SECONDS] [--json]
 
-PYTHON is that of an environment with xgrammar and outlines-core; without it only our own figures are printed.
-A peer that takes longer than the limit for a schema, or refuses it, is printed as such. All get the same
-vocabulary (the default model's, 49,152 tokens), the same schema and the same answer, token by token; only
-the quotes of the rubric are any text of up to 400 characters for the peers, which know no quotes.
+PYTHON belongs to an environment with xgrammar and outlines-core. Without it only our own results are
+printed. A peer that exceeds the limit for a schema, or rejects it, is printed as such. All get the same
+vocabulary (the default model's, 49,152 tokens), the same schema and the same answer, token by token. Only
+the quotes of the rubric are replaced by any text of up to 400 characters for the peers, which do not
+support quotes.
 
-Printed: milliseconds to compile; microseconds a mask, the median along the answer, the first time and again
-with the same compiled constraint (what a mask engine remembers then is in it); the slowest mask. One process
-and one thread a figure; `first` is a text that was never written under that constraint.
+It prints milliseconds to compile, microseconds per mask, and the slowest mask. The time per mask is the
+median along the answer, the first time and again with the same compiled constraint (including what a mask
+engine caches). Each result uses one process and one thread. `first` is for a text never written under that
+constraint before.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ DEPTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One engine on one schema; `why` says what went wrong, and the figures are None then."""
+    """One engine on one schema; on failure `why` gives the reason and the numbers are None."""
 
     schema: str
     engine: str
@@ -59,11 +61,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A schema, the constraint that we make of it, and an answer under it."""
+    """A schema, our constraint for it, and an answer that fits it."""
 
     name: str
     shape: Constraint
-    schema: Mapping[str, Any]  # what peers are given
+    schema: Mapping[str, Any]  # the schema that peers get
     answer: str
 
 
@@ -93,19 +95,19 @@ class Tree(BaseModel):
 
 
 def text_of(tokenizer: ChatTokenizer, tokens: int) -> tuple[str, str]:
-    """A context of so many tokens, from the built-in set, and an output."""
+    """Return a context of `tokens` tokens from the built-in set, and an output."""
     samples = list(load("quickstart"))
     text, index = "", 0
     while len(tokenizer.encode(text).tokens) < tokens:
-        # Numbered, for the set is short and what stands twice is quoted from its first place.
+        # Numbered, because the set is short and repeated text is quoted from its first occurrence.
         text += f"Document {index}. " + " ".join(samples[index % len(samples)].context) + " "
         index += 1
-    # On one line: where a length is bounded xgrammar allows no escapes, and would refuse a quote of two.
+    # On one line: with a bounded length xgrammar allows no escapes, and would refuse a line break.
     return " ".join(text.split()), " ".join(sample.output for sample in samples[:3])
 
 
 def cases(tokenizer: ChatTokenizer) -> list[Case]:
-    """The five schemas."""
+    """Return the five schemas."""
     context, output = text_of(tokenizer, CONTEXT_TOKENS)
 
     def run(text: str, start: int, count: int) -> str:
@@ -150,7 +152,7 @@ def cases(tokenizer: ChatTokenizer) -> list[Case]:
 
 
 def rubric_without_quotes() -> Mapping[str, Any]:
-    """The rubric for those who know no quotes: text of up to 400 characters in their place, or null."""
+    """Return the rubric for peers without quotes: text of up to 400 characters instead, or null."""
     schema: dict[str, Any] = json.loads(json.dumps(workload.RUBRIC))
     properties = schema["properties"]["claims"]["items"]["properties"]
     properties["context_quote"] = {"anyOf": [properties["context_quote"], {"type": "null"}]}
@@ -158,7 +160,7 @@ def rubric_without_quotes() -> Mapping[str, Any]:
 
 
 def ours(case: Case, masks: MaskEngine, tokens: list[int]) -> Row:
-    """Our own figures. Texts are given and the constraint compiled anew, whatever was compiled before."""
+    """Measure our engine. Gives the texts and compiles the constraint again, whatever was compiled before."""
     start = time.perf_counter()
     shape = case.shape.over(**case.shape.texts) if case.shape.quotes else case.shape
     matcher = masks.matcher(shape)
@@ -168,7 +170,7 @@ def ours(case: Case, masks: MaskEngine, tokens: list[int]) -> Row:
         own = []
         for token in tokens:
             start = time.perf_counter()
-            allowed = walk.allows(token)  # computes the mask, one bit a token as the peers' ones
+            allowed = walk.allows(token)  # computes the mask, one bit per token like the peers
             own.append(1e6 * (time.perf_counter() - start))
             assert allowed
             walk.consume([token])
@@ -178,13 +180,13 @@ def ours(case: Case, masks: MaskEngine, tokens: list[int]) -> Row:
 
 
 def figures(schema: str, engine: str, compile_ms: float, walks: list[list[float]]) -> Row:
-    """The row of two walks along the same answer."""
+    """Return the row of two walks along the same answer."""
     first, again = walks
     return Row(schema, engine, compile_ms, median(first), median(again), max(first), len(first))
 
 
 def peers(case: Case, engine: str, python: str, asked: dict[str, Any], limit: float) -> Row:
-    """A peer's figures, from a process of its own."""
+    """Measure a peer in its own process."""
     question = json.dumps({**asked, "engine": engine, "schema": json.dumps(case.schema)})
     command = [python, "-W", "ignore", str(Path(__file__).with_name("constraints_peer.py"))]
     try:
@@ -203,7 +205,7 @@ def peers(case: Case, engine: str, python: str, asked: dict[str, Any], limit: fl
 
 
 def table(rows: list[Row]) -> Table:
-    """The rows as a person reads them."""
+    """Return the rows as a table for people."""
     shown = Table("schema", "engine", "compile, ms", "mask, µs", "again", "slowest", "masks", box=None)
     for row in rows:
         numbers = [row.compile_ms, row.first_us, row.again_us, row.slowest_us]

@@ -1,18 +1,17 @@
-"""The same ten samples judged by every judge over several engines: what each can do, and how far they agree.
+"""Judges the same ten samples with every judge over several engines: their capabilities and agreement.
 
     python benchmarks/engines.py record ENGINE [--base-url URL] [--as NAME] [--judge WORDS ...]
     python benchmarks/engines.py table
     python benchmarks/engines.py close ENGINE OTHER [--base-url URL] [--samples N]
 
-ENGINE is what `--model` takes: a model of the catalogue, `transformers:FOLDER`,
-`openai:MODEL`. `record` judges the first ten samples of the built-in set by every judge that asks a model
-and needs no folder of its own, and keeps outcomes and capabilities in benchmarks/engines.jsonl, one line an
-engine; what was recorded of the same engine before is asked again only where `--judge` names it. Each may be
-recorded in an environment of its own, where its packages are. `table` prints what is there, the first line
-being what the others are held against; `make docs` writes it to docs/engines.md. `close` asks two engines the
-same, URL being where the OTHER one listens, and prints how far apart their probabilities are: of the answers
-that `faithfulness` chooses among, and of every token of the outputs behind the prompt of the judge
-`likelihood`.
+ENGINE is a value for `--model`: a model of the catalogue, `transformers:FOLDER`, `openai:MODEL`. `record`
+judges the first ten samples of the built-in set with every judge that calls a model and needs no folder of
+its own. It stores outcomes and capabilities in benchmarks/engines.jsonl, one line per engine. Judges
+already recorded for the same engine are executed again only if `--judge` names them. Each engine may be
+recorded in its own environment, with its packages. `table` prints the results, compared with the first
+line; `make docs` writes it to docs/engines.md. `close` sends the same calls to two engines, where URL is
+the address of OTHER, and prints how far apart their probabilities are: of the answers that `faithfulness`
+chooses among, and of every output token after the prompt of the judge `likelihood`.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ from magistrate.types import Sample
 FILE = Path(__file__).with_name("engines.jsonl")
 SAMPLES = 10
 DEADLINE = 600.0
-ANSWERS = (Option("Yes", ("Yes",)), Option("No", ("No",)))  # to what `faithfulness` asks
+ANSWERS = (Option("Yes", ("Yes",)), Option("No", ("No",)))  # the answers to the question of `faithfulness`
 
 
 def asking_judges() -> list[str]:
-    """Words for every judge that asks a model and needs no folder or file."""
+    """Return a specification of every judge that calls a model and needs no folder or file."""
     found = []
     for name in registry.judge_entries():
         words = f"{name}:first=novelty,then=faithfulness,low=0,high=1" if name == "cascade" else name
         try:
             made = registry.judge(words)
-        except SpecError:  # it needs an option, which is a folder or a file
+        except SpecError:  # it needs a folder or a file as an option
             continue
         if made.info.asks and not made.info.lacks:
             found.append(words)
@@ -60,9 +59,9 @@ def asking_judges() -> list[str]:
 def record(
     engine: Engine, name: str, words: Sequence[str], samples: Sequence[Sample], *, again: bool = False
 ) -> None:
-    """Keep what the engine is, and what every judge says over it, each as soon as it is known.
+    """Store the engine's properties and every judge's outcomes with it, each as soon as it is known.
 
-    What was recorded of the same engine before is asked only `again`.
+    With an earlier record of the same engine, only the judges in `again` are executed again.
     """
     info = engine.info
     line = {
@@ -77,7 +76,7 @@ def record(
         "package": __version__,
     }
     before = next((each for each in read() if each["engine"] == name), {})
-    # Not by the fingerprint: that of a server has its address in it, and a port is another each time.
+    # Not by the fingerprint: a server's includes its address, whose port changes.
     same = all(before.get(key) == line[key] for key in ("kind", "model", "can", "package"))
     known = before.get("judges", {}) if same else {}
     keep({**line, "judges": known})
@@ -90,7 +89,7 @@ def record(
 
 
 def said(judge: Judge, engine: Engine, samples: Sequence[Sample]) -> Any:
-    """The outcomes of all samples, by their ids; a text where the engine cannot do what the judge needs."""
+    """Return the outcomes by sample id, or the reason why the engine lacks what the judge needs."""
     try:
         require(engine.info, judge.info.needs, judge.info.name)
     except CapabilityError as error:
@@ -104,7 +103,7 @@ def said(judge: Judge, engine: Engine, samples: Sequence[Sample]) -> Any:
 
 
 def keep(line: dict[str, Any]) -> None:
-    """Put a line in place of the one of the same engine, or at the end."""
+    """Write a line in place of the one of the same engine, or append it."""
     lines = read()
     names = [each["engine"] for each in lines]
     if line["engine"] in names:
@@ -115,16 +114,16 @@ def keep(line: dict[str, Any]) -> None:
 
 
 def read() -> list[dict[str, Any]]:
-    """Every engine that was recorded."""
+    """Return the records of all engines."""
     if not FILE.exists():
         return []
     return [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
 
 
 def agreement(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of the table: for each judge, every engine beside the first.
+    """Return columns and rows of the table: for each judge, every engine compared with the first.
 
-    A cell says of how many samples that both gave a verdict on the labels agree, and the mean and the largest
+    A cell gives, for samples with a verdict of both, on how many the labels agree, and the mean and largest
     difference of the scores.
     """
     first, *others = lines
@@ -137,12 +136,12 @@ def agreement(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str
 
 
 def verdicts(judged: Any) -> int:
-    """How many outcomes are verdicts."""
+    """Return how many outcomes are verdicts."""
     return 0 if isinstance(judged, str) else sum("label" in each for each in judged.values())
 
 
 def cell(reference: Any, judged: Any) -> str:
-    """How far the outcomes of one judge over two engines agree."""
+    """Return the agreement of one judge over two engines."""
     if judged is None:
         return "not asked"
     if isinstance(judged, str):
@@ -161,12 +160,12 @@ def cell(reference: Any, judged: Any) -> str:
 
 
 def close(one: Engine, other: Engine, samples: Sequence[Sample]) -> list[str]:
-    """How far apart two engines answer the same calls, a line a verb."""
+    """Return how far apart two engines' results for the same calls are, one line per verb."""
     return [_async.run(chosen(one, other, samples)), _async.run(likely(one, other, samples))]
 
 
 async def chosen(one: Engine, other: Engine, samples: Sequence[Sample]) -> str:
-    """The probabilities of yes, and how often both engines find the same answer the likelier one."""
+    """Compare the probabilities of yes, and how often both engines prefer the same answer."""
     judge = registry.judge("faithfulness")
     apart, alike = [], 0
     for sample in samples:
@@ -180,7 +179,7 @@ async def chosen(one: Engine, other: Engine, samples: Sequence[Sample]) -> str:
 
 
 async def likely(one: Engine, other: Engine, samples: Sequence[Sample]) -> str:
-    """The log-probabilities of every token of the outputs, where both engines cut them alike."""
+    """Compare the log-probabilities of every output token, where both engines tokenize alike."""
     if unable := [engine.info.model for engine in (one, other) if "likelihood" not in engine.info.can]:
         return f"likelihood: {', '.join(unable)} cannot"
     apart, texts = [], 0
@@ -195,7 +194,7 @@ async def likely(one: Engine, other: Engine, samples: Sequence[Sample]) -> str:
 
 
 def told(apart: Sequence[float]) -> str:
-    """Differences in words."""
+    """Format the differences."""
     return f"{sum(apart) / len(apart):.4f} apart on average, {max(apart):.4f} at most"
 
 

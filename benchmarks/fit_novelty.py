@@ -1,18 +1,18 @@
-"""Fit the weights of the judge `novelty`, and show what they are worth on families that they have not seen.
+"""Fits the weights of the judge `novelty`, and measures them on families of data sets not used for fitting.
 
 Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python benchmarks/fit_novelty.py [--write]
 
-Inputs: the samples of `SETS`, labelled faithful or hallucinated. HaluEval QA is measured, not learnt from:
-there hallucinated answers are longer, and that alone gives them away. Each family of sets weighs the same,
-and so does each class within a set, so that the chances the weights speak of are even.
+The inputs are the samples of `SETS`, labelled faithful or hallucinated. HaluEval QA is measured but not
+used for fitting: its hallucinated answers are longer, which alone reveals them. Each family of sets has the
+same weight, and so has each class within a set, so that the fitted probabilities assume even odds.
 
-Logistic regression of the signals' values, an intercept a set (thresholds do not transfer), no weight below
-0, and weights shrunk towards one common weight in standard deviations (`SHRINK`): adding signals up with
-equal weights is hard to beat where the samples learnt from are not those judged (Dawes 1979). An undefined
-value counts as 0. The intercept that is kept is the mean over the families.
+The model is a logistic regression on the signals' values, with one intercept per set (thresholds do not
+transfer), no weight below 0, and weights shrunk towards one common weight in standard deviations
+(`SHRINK`). Equal weights are hard to beat when the fitted samples differ from those judged (Dawes 1979). An
+undefined value counts as 0. The final intercept is the mean over the families.
 
-Printed: AUROC of `novelty` with the family of each set left out, its balanced accuracy at .5, the share of
-hallucinated outputs that it estimates beside the true one, and AUROC of every single signal and of length.
+It prints the AUROC of `novelty` with the family of each set left out, its balanced accuracy at .5, its
+estimate of the hallucinated share beside the true one, and the AUROC of every single signal and of length.
 `--write` writes src/magistrate/judges/novelty.toml.
 """
 
@@ -55,12 +55,12 @@ class Measured:
     length: np.ndarray
 
     def of(self, names: Sequence[str]) -> np.ndarray:
-        """The values of some signals, 0 where undefined."""
+        """Return the values of some signals, 0 where undefined."""
         return np.nan_to_num(self.values[:, [list(SIGNALS).index(name) for name in names]], nan=0.0)
 
 
 def main() -> None:
-    """Print the table and, where asked, write the weights."""
+    """Print the table and, if requested, write the weights."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="write judges/novelty.toml")
     write = parser.parse_args().write
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def measured(name: str, family: str) -> Measured:
-    """All signals of all samples of a set."""
+    """Compute all signals of all samples of a set."""
     samples = [sample for sample in load(name) if sample.label is not None]
     values = [[reading.value for reading in readings(sample).values()] for sample in samples]
     return Measured(
@@ -92,7 +92,7 @@ def measured(name: str, family: str) -> Measured:
 
 
 def fitted(sets: Sequence[Measured]) -> tuple[np.ndarray, float]:
-    """Weights `[CHOSEN]` and intercept, at even chances."""
+    """Fit weights `[CHOSEN]` and an intercept, at even odds."""
     families = sorted({each.family for each in sets})
     spread = np.mean([each.of(CHOSEN).std(axis=0) for each in sets], axis=0)
     values = np.vstack([each.of(CHOSEN) / spread for each in sets])
@@ -124,7 +124,7 @@ def fitted(sets: Sequence[Measured]) -> tuple[np.ndarray, float]:
 
 
 def show(sets: Sequence[Measured], learnt: Sequence[Measured]) -> None:
-    """The table: rows are rules, columns sets."""
+    """Print the table: one row per rule, one column per set."""
     print(f"{'AUROC':<28}" + "".join(f"{each.name.partition(':')[0]:>24}" for each in sets))
     print(f"{'samples':<28}" + "".join(f"{len(each.truth):>24}" for each in sets))
     left_out = []
@@ -147,7 +147,7 @@ def show(sets: Sequence[Measured], learnt: Sequence[Measured]) -> None:
 
 
 def toml(learnt: Sequence[Measured]) -> str:
-    """The file of weights, fitted to all sets and to all families but one, and how they were made."""
+    """Return the file of weights: fitted to all sets and to all families but one, with their recipe."""
     sizes = ", ".join(f"{each.name} {len(each.truth)}" for each in learnt)
     lines = [
         "# The weights of the judge `novelty`. Written by benchmarks/fit_novelty.py; not to be edited.",
@@ -161,7 +161,7 @@ def toml(learnt: Sequence[Measured]) -> str:
 
 
 def table(name: str, learnt: Sequence[Measured]) -> list[str]:
-    """The weights fitted to some sets."""
+    """Return the weights fitted to some sets."""
     found, intercept = fitted(learnt)
     names = ", ".join(f'"{each.name.partition(":")[0]}"' for each in learnt)
     return [

@@ -2,10 +2,10 @@
 
 Run: python benchmarks/guard.py [--requests 400] [--judge novelty]
 
-An application that waits some milliseconds, as one that asks a model would, answers with JSON. Each row is
-the same application: bare, behind a guard that has nothing to judge, behind one whose judge answers at once
-(what the guard itself takes), and behind a real judge. Requests go to the application in this process, rows
-taking turns, so that whatever else the machine does meets all of them alike.
+The application waits some milliseconds, like one that calls a model, and answers with JSON. Each row is the
+same application: bare, behind a guard with nothing to judge, behind a judge that answers immediately (the
+guard's own cost), and behind a real judge. Requests are made in this process and alternate between the
+rows, so that other load on the machine affects all of them equally.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ HEADERS = [(b"content-type", b"application/json")]
 
 
 class AtOnce:
-    """A judge that has its verdict ready."""
+    """A judge that answers immediately."""
 
     info = JudgeInfo("at once", labels=(FAITHFUL, HALLUCINATED), threshold=0.5, kind="code")
 
     async def judge(self, sample: Sample, engine: Engine) -> Verdict:
-        """Faithful."""
+        """Return the verdict faithful."""
         return Verdict(sample.id, "at once", FAITHFUL, 0.1)
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Answers after a while."""
+    """Answer after a pause."""
     await asyncio.sleep(WAIT)
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
     await send({"type": "http.response.body", "body": SAID})
 
 
 def read(scope: Mapping[str, Any], body: Any) -> Any:
-    """The answer and its context."""
+    """Return the answer and its context."""
     return {"answer": body["answer"], "context": body["sources"]}
 
 
 async def request(app: Any) -> float:
-    """Seconds that one request took."""
+    """Return the seconds that one request took."""
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start" and message["status"] != 200:
@@ -65,7 +65,7 @@ async def request(app: Any) -> float:
 
 
 async def measured(apps: Mapping[str, Any], n: int) -> dict[str, list[float]]:
-    """The seconds of `n` requests to each application, taking turns."""
+    """Return the seconds of `n` requests to each application, in alternation."""
     found: dict[str, list[float]] = {name: [] for name in apps}
     for app in apps.values():
         await request(app)

@@ -1,16 +1,15 @@
-"""How often a verdict flips when the text on trial is hostile, beside a harmless edit of the same size.
+"""How often a verdict flips when the judged text is hostile, compared with a harmless edit of the same size.
 
 Run: .venv/bin/python benchmarks/hostile.py [--judge SPEC ...] [--model NAME] [--samples N] [--attacks N]
          [--longest CHARACTERS] [--json]
 
 The check `hostile` of `magistrate audit`, for several judges on the first N samples of the built-in set.
-`--attacks` takes so many of the attacks of at most `--longest` characters, from every family in turn; 0 takes
-them all.
+`--attacks` is the number of attacks of at most `--longest` characters, from each family in turn; 0 takes all.
 
-Printed for each judge and place: the pairs (sample, attack) of which all three are verdicts, of how many; the
-share of them whose label is not the clean one's, under the attack and under its control; the difference of
-these two with its 95 % interval (see `magistrate.metrics.resampling`); the mean changes of the score; and how
-many outcomes under attack or control were no verdict.
+For each judge and place it prints: the pairs (sample, attack) with three verdicts, of all pairs; the share of
+them whose label differs from the clean one, under the attack and under its control; the difference of both
+shares with its 95 % interval (see `magistrate.metrics.resampling`); the mean changes of the score; and how
+many outcomes under attack or control were not verdicts.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ HEADING = (
 
 
 def shown(where: str, found: Effect) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     begun = f"{where:<8} {f'{found.pairs}/{found.trials}':>9}"
     invalid = f"{sum(found.failures.values())} failed, {sum(found.abstentions.values())} abstained"
     if not found.pairs:
@@ -66,7 +65,7 @@ def _difference(excess: Estimate | None) -> str:
 
 
 def heading(n: int, attacks: Sequence[Attack]) -> str:
-    """What is tried on what."""
+    """Describe the samples and the attacks."""
     families = Counter(each.family for each in attacks)
     told = ", ".join(f"{count} {family}" for family, count in families.items())
     return f"{n} samples of quickstart, {len(attacks)} of {len(ATTACKS)} attacks: {told}"

@@ -1,10 +1,10 @@
-"""What an installation takes: packages and megabytes of the base and of each extra, in clean environments.
+"""The size of an installation: packages and megabytes of the base and of each extra, in clean environments.
 
 Run: python -m benchmarks.install_size [--extra NAME …] [--work FOLDER] [--json]
 
-For the base and for each extra it makes an environment with `venv`, installs the package from this checkout
-with pip, counts the distributions that are there afterwards (without pip itself and Magistrate) and adds up
-the files of each. Nothing is measured twice: `--work` keeps the environments.
+For the base and for each extra it creates an environment with `venv`, installs the package from this
+checkout with pip, counts the installed distributions (without pip and Magistrate) and sums the sizes of
+their files. `--work` keeps the environments, so that none is created twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = ("train", "transformers", "llamacpp")  # gigabytes, or a compiler; measured where they are named
+HEAVY = ("train", "transformers", "llamacpp")  # gigabytes, or need a compiler; measured only if named
 MEGABYTE = 1e6
 # Runs in the environment: every distribution with the bytes of its files.
 COUNT = """\
@@ -40,7 +40,7 @@ OWN = ("pip", "setuptools", "magistrate")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What an installation with an extra takes, `base` without any; `largest` are its largest packages."""
+    """The size of an installation with an extra, or `base`; `largest` are its largest packages."""
 
     extra: str
     packages: int
@@ -49,7 +49,7 @@ class Row:
 
 
 def measured(extra: str, folder: Path) -> Row:
-    """Install into an environment under `folder`, unless it is there already, and count."""
+    """Install into an environment under `folder`, unless it exists, and measure it."""
     python = folder / extra / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     done = folder / extra / "installed"
     if not done.exists():

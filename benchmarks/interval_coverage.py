@@ -1,4 +1,4 @@
-"""How often 95 % intervals hold the truth for a nearly perfect judge: the closed form beside a bootstrap.
+"""Coverage of 95 % intervals for a nearly perfect judge: the closed form compared with a bootstrap.
 
 Run: .venv/bin/python benchmarks/interval_coverage.py
 """
@@ -16,7 +16,7 @@ DRAWS, RESAMPLES, SHARE, ERROR = 200, 500, 0.5, 0.02
 
 
 def main() -> None:
-    """Print, for several sizes, the share of draws whose interval holds the truth."""
+    """Print, for several sizes, the share of draws whose interval contains the true value."""
     random = np.random.default_rng(0)
     truths = {"balanced_accuracy": 1 - ERROR, "f1": 1 - ERROR}
     print(f"judge that errs on {ERROR:.0%} of each class, {SHARE:.0%} positive, {DRAWS} draws a row, seed 0")
@@ -41,7 +41,7 @@ def main() -> None:
 def resampled(
     metric: str, labels: np.ndarray, said: np.ndarray, random: np.random.Generator
 ) -> tuple[float, float]:
-    """The percentile bootstrap's interval."""
+    """Return the percentile bootstrap interval."""
 
     def statistic(truth: np.ndarray, guess: np.ndarray, axis: int = -1) -> np.ndarray:
         right, wrong = (truth & guess).sum(axis), (truth & ~guess).sum(axis)
@@ -51,7 +51,7 @@ def resampled(
         return np.asarray(right / np.maximum(right + wrong, 1) + calm / np.maximum(calm + false, 1)) / 2
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # resamples without any variation, which are the point
+        warnings.simplefilter("ignore")  # resamples without variation are expected here
         found = bootstrap(
             (labels, said), statistic, paired=True, vectorized=True, method="percentile",
             n_resamples=RESAMPLES, random_state=random,

@@ -1,10 +1,10 @@
-"""How long judges of code take for one sample of a given size, one after the other.
+"""Time of code-based judges for one sample of a given size, one after the other.
 
 Run: .venv/bin/python benchmarks/judge_speed.py [JUDGE ...] [--tokens 500] [--samples 40]
 
-Samples are of the built-in set, put together until context and output have about so many tokens (3.6
-characters to one); the output has a fifth of them. Printed are the median and the 95th percentile in
-milliseconds a sample, after a first one that loads what is to be loaded, and the ratio to the first judge.
+Samples are built from the built-in set until context and output have about `--tokens` tokens (3.6
+characters each); the output gets a fifth of them. It prints the median and the 95th percentile in
+milliseconds per sample, after a first sample for loading, and the ratio to the first judge.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from magistrate.engines.none import NONE
 from magistrate.judges import registry
 from magistrate.runs.execute import judge_one
 
-CHARACTERS = 3.6  # of a token of English
-OUTPUT = 0.2  # the share of the output
+CHARACTERS = 3.6  # per token of English
+OUTPUT = 0.2  # the output's share of the tokens
 SEED = 1
 
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def sized(tokens: int, number: int) -> Sample:
-    """A sample of about so many tokens, another one for every number."""
+    """Return a sample of about `tokens` tokens, a different one for every number."""
     every = list(load("quickstart"))
     random.Random(f"{SEED}/{number}").shuffle(every)
     context = " ".join(text for each in every for text in each.sources)

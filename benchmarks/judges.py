@@ -1,10 +1,10 @@
-"""What each judge makes of labelled sets with the models that are here: validity, quotes, quality, cost.
+"""Measures each judge on labelled sets with the installed models: validity, quotes, quality, cost.
 
 Run: .venv/bin/python benchmarks/judges.py [--set NAME …] [--judge SPEC …] [--model NAME …] [--write]
 
 SETs are `summedits` (its first 50 rows), `article` (the 200 items of the article on structured generation,
 HaluEval QA) and `criteria` (the seven pairs of the package); the first two are read from MAGISTRATE_DATA_DIR.
-Every judge has an engine of its own, warm and with nothing in its cache. Each row is appended to judges.jsonl
+Every judge has its own engine, warm and with an empty cache. Each row is appended to judges.jsonl
 as it comes, with the commit and the day; `--write` puts tables of the newest rows into docs/judges.md, also
 without measuring anything (`--set` none). For `article` two judges run without their constraints as well.
 """
@@ -42,7 +42,7 @@ JUDGES = (
     *("rubric", "rubric:free_stage=false"),
     *("windows", "passages", "relevance", "context_relevance", "moderation"),
 )
-IN_FLIGHT = 32  # samples under way at once
+IN_FLIGHT = 32  # samples in flight
 FREE = ("hallucination:constrained=false", "candidates:constrained=false")
 SHORT = (
     *("faithfulness", "sentences", "hallucination", "candidates", "candidates:least=1"),
@@ -52,7 +52,7 @@ PLAN = {"summedits": JUDGES, "article": (*SHORT, *FREE), "criteria": SHORT}
 
 
 def measured(name: str, spec: str, model: str) -> dict[str, Any]:
-    """One judge on one set: a row of figures."""
+    """Evaluate one judge on one set, and return a row of results."""
     data, limit = SETS[name]
     engine = magistrate.LocalEngine(model)
     try:
@@ -103,7 +103,7 @@ def measured(name: str, spec: str, model: str) -> dict[str, Any]:
 
 
 def quoted(outcomes: Iterable[Outcome], samples: dict[str, Sample]) -> Iterator[tuple[bool, int]]:
-    """Of every quote of every claim: whether its words stand at its offsets, and how long it is."""
+    """Yield for every quote of every claim whether its text is at its offsets, and its length."""
     for outcome in outcomes:
         sample = samples[outcome.sample_id]
         for claim in outcome.claims if isinstance(outcome, Verdict) else ():
@@ -116,7 +116,7 @@ def quoted(outcomes: Iterable[Outcome], samples: dict[str, Sample]) -> Iterator[
 
 
 def caught(outcomes: Sequence[Outcome], samples: dict[str, Sample]) -> Iterator[tuple[str, str]]:
-    """For every criterion what became of its pair: `caught`, `ranked` or `missed`."""
+    """Yield for every criterion the result of its pair: `caught`, `ranked` or `missed`."""
     pairs: dict[str, dict[str, Outcome]] = {}
     for outcome in outcomes:
         sample = samples[outcome.sample_id]
@@ -132,7 +132,7 @@ def caught(outcomes: Sequence[Outcome], samples: dict[str, Sample]) -> Iterator[
 
 
 def commit() -> str:
-    """The commit that is measured, with `+` where files differ from it."""
+    """Return the measured commit, with `+` if files differ from it."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], capture_output=True, text=True, cwd=PAGE.parent).stdout.strip()
@@ -146,7 +146,7 @@ def commit() -> str:
 
 
 def newest() -> list[dict[str, Any]]:
-    """The last row of every set, judge and model, in the order of the plan."""
+    """Return the last row of every set, judge and model, in the order of the plan."""
     lines = ROWS.read_text(encoding="utf-8").splitlines() if ROWS.exists() else []
     rows = {(row["set"], row["model"], row["judge"]): row for row in map(json.loads, lines)}
     order = [(name, model, spec) for name in SETS for model in MODELS for spec in PLAN[name]]
@@ -154,7 +154,7 @@ def newest() -> list[dict[str, Any]]:
 
 
 def written(page: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The page with its measured parts made of `rows`."""
+    """Return the page with its measured parts generated from `rows`."""
     for name, table in (
         ("summedits", judged_table),
         ("article", article_table),
@@ -173,13 +173,13 @@ def written(page: str, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def day(rows: Sequence[dict[str, Any]]) -> str:
-    """When and at which commits rows were measured."""
+    """Return when and at which commits rows were measured."""
     commits = dict.fromkeys(row["commit"] for row in rows)
     return f"measured {max(row['day'] for row in rows)} at {', '.join(commits)}"
 
 
 def judged_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Validity, quotes, quality and cost."""
+    """Return the table of validity, quotes, quality and cost."""
     head = ["judge", "valid", "quotes found", "with a quote", "length", "balanced accuracy", "AUROC"]
     head += ["tokens read", "written", "s a sample"]
     return markdown(
@@ -203,7 +203,7 @@ def judged_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def article_table(rows: Sequence[dict[str, Any]]) -> str:
-    """The article's comparison."""
+    """Return the table of the article's comparison."""
     head = ["judge", "valid", "accuracy", "balanced accuracy", "AUROC", "commoner label", "s a sample"]
     return markdown(
         head,
@@ -223,7 +223,7 @@ def article_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def criteria_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Which criteria each judge catches."""
+    """Return the table of criteria that each judge catches."""
     names = list(rows[0]["criteria"])
     return markdown(
         ["judge", *names], [[f"`{row['judge']}`", *(row["criteria"][name] for name in names)] for row in rows]
@@ -231,14 +231,14 @@ def criteria_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def valid(row: dict[str, Any]) -> str:
-    """Verdicts of samples, and what the others are."""
+    """Format the number of verdicts, and the reasons of the other outcomes."""
     others = {**row["failures"], **row["abstentions"]}
     told = ", ".join(f"{n} {reason}" for reason, n in others.items())
     return f"{row['verdicts']}/{row['n']}" + (f" ({told})" if told else "")
 
 
 def estimate(row: dict[str, Any], metric: str) -> str:
-    """`.62 [.55, .69]`, or a dash."""
+    """Format a metric as `.62 [.55, .69]`, or a dash."""
     value, low, high = row.get(metric) or (None, None, None)
     if value is None:
         return "–"
@@ -246,7 +246,7 @@ def estimate(row: dict[str, Any], metric: str) -> str:
 
 
 def ranking(row: dict[str, Any]) -> str:
-    """AUROC, and in words where it is no better than drawing lots."""
+    """Format the AUROC, and say if it is no better than chance."""
     _, low, high = row.get("auroc") or (None, None, None)
     if low is None or high is None or low > 0.5:
         return estimate(row, "auroc")
@@ -254,7 +254,7 @@ def ranking(row: dict[str, Any]) -> str:
 
 
 def commoner(said: dict[str, int]) -> str:
-    """The label that was given most, and how often."""
+    """Return the more frequent label and its share."""
     if not said:
         return "–"
     label = max(said, key=said.__getitem__)
@@ -262,13 +262,13 @@ def commoner(said: dict[str, int]) -> str:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> None:
-    """Measure what is asked for, append it, and write the page."""
+    """Measure the requested judges, append the rows, and write the page."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--set", dest="sets", action="append", choices=[*SETS, "none"])
     words.add_argument("--judge", dest="judges", action="append", metavar="SPEC")

@@ -1,15 +1,16 @@
-"""What 25 to 400 labels by simulated annotators are worth, by the policy that chose the samples.
+"""The value of 25 to 400 labels by simulated annotators, for each sampling policy.
 
 Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python benchmarks/labels.py [--rounds 20] [--most 840]
 
-The judges `novelty` and `detector` judge up to `--most` samples of each set once. In every round half of the
-contexts, chosen anew, are the pool that labels are drawn from by a policy, as a queue draws them; the other
-half is for testing. Annotators say what the set says, but for a share `--wrong` of the samples.
+The judges `novelty` and `detector` judge up to `--most` samples of each set once. In every round a new
+random half of the contexts is the pool from which a policy draws the labels, as a queue does. The other
+half is for testing. Annotators give the set's label, except for a share `--wrong` of the samples.
 
-Printed, as tables for docs/labels.md: how far the weighted share of hallucinated outputs is from that of the
-pool, in the mean over rounds (in parentheses: the bare share, which is refused where it is biased); and what
-`improve` makes of the threshold of either judge: in how many rounds it was shown to be better and kept, and
-by how much balanced accuracy changed on the test half, in the mean over all rounds (0 where it was not kept).
+It prints tables for docs/labels.md. The first gives the mean error over rounds of the weighted hallucinated
+share relative to the pool's (in parentheses: of the unweighted share, which is refused where it is biased).
+The others give the result of `improve` for the threshold of either judge: in how many rounds it was shown
+to be better and kept, and the mean change of balanced accuracy on the test half over all rounds (0 if not
+kept).
 """
 
 from __future__ import annotations
@@ -37,26 +38,26 @@ JUDGES = ("novelty", "detector")
 POLICIES: tuple[Policy, ...] = ("uniform", "threshold", "mixed")
 SIZES = (25, 50, 100, 200, 400)
 HOW = Scoring("minimize", ("faithful", "hallucinated"), 0.5)
-DRAWS = 500  # of the intervals: fewer than `improve` takes, to be done in minutes
+DRAWS = 500  # bootstrap draws: fewer than `improve` takes, to finish in minutes
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Samples that both judges have a verdict on: labels, scores `[n, judges]`, contexts."""
+    """Samples with a verdict of both judges: labels, scores `[n, judges]`, contexts."""
 
     truth: np.ndarray
     scores: np.ndarray
     groups: np.ndarray
 
     def columns(self, judge: int, places: np.ndarray, truth: np.ndarray) -> Columns:
-        """What a judge said of the samples at `places`, with the labels `truth` of all samples."""
+        """Return a judge's results on the samples at `places`, with the labels `truth` of all samples."""
         scores = self.scores[places, judge]
         ids = tuple(map(str, places))
         return Columns(JUDGES[judge], ids, truth[places], scores >= 0.5, scores, self.groups[places], {}, HOW)
 
 
 def judged(name: str, most: int, store: Path) -> Judged:
-    """A set with what the judges say of it."""
+    """Return a set with the judges' results."""
     run = magistrate.evaluate(name, list(JUDGES), sample=most, store=store, progress=False)
     by_judge: dict[str, dict[str, float]] = {judge: {} for judge in JUDGES}
     for each in run.outcomes():
@@ -71,7 +72,7 @@ def judged(name: str, most: int, store: Path) -> Judged:
 
 
 def balanced(truth: np.ndarray, said: np.ndarray) -> float:
-    """Balanced accuracy of labels."""
+    """Return the balanced accuracy of labels."""
     return float((said[truth].mean() + (~said[~truth]).mean()) / 2)
 
 
@@ -86,7 +87,7 @@ class Cell:
 
 
 def rounds(of: Judged, policy: Policy, size: int, n: int, wrong: float) -> Cell | None:
-    """All rounds; None where the pool is smaller than that."""
+    """Execute all rounds; None if the pool is smaller than `size`."""
     cell = Cell([], [], {judge: [] for judge in JUDGES}, dict.fromkeys(JUDGES, 0))
     for number in range(n):
         random = np.random.default_rng(number)
@@ -96,7 +97,7 @@ def rounds(of: Judged, policy: Policy, size: int, n: int, wrong: float) -> Cell 
             return None
         said = of.truth ^ (random.random(of.truth.size) < wrong)
         for at, judge in enumerate(JUDGES):
-            # The scores that a policy goes by: those of both judges, the one that is used now first.
+            # The scores for the policy: those of both judges, the current one first.
             order = [at, 1 - at]
             candidates = [Candidate(str(each), tuple(of.scores[each, order])) for each in pool]
             drawn = draw(candidates, wanted(policy, candidates, threshold=0.5), size, number)
@@ -115,7 +116,7 @@ def rounds(of: Judged, policy: Policy, size: int, n: int, wrong: float) -> Cell 
 def threshold_gain(
     of: Judged, judge: int, places: np.ndarray, weights: np.ndarray, said: np.ndarray, test: np.ndarray
 ) -> tuple[float, bool]:
-    """What `improve` makes of a threshold, by how much it changes the test half, and whether it was kept."""
+    """Return the gain of a threshold by `improve` on the test half, and whether it was kept."""
     try:
         now = current(of.columns(judge, places, said), weights, draws=DRAWS)
     except InputError:
@@ -128,7 +129,7 @@ def threshold_gain(
 
 
 def tables(sets: Sequence[str], most: int, n: int, wrong: float) -> Iterator[str]:
-    """Lines of both tables."""
+    """Yield the lines of both tables."""
     head = f"| set | policy | {' | '.join(f'{size} labels' for size in SIZES)} |"
     line = "| --- " * (2 + len(SIZES)) + "|"
     shares, gains = [head, line], {judge: [head, line] for judge in JUDGES}
@@ -147,12 +148,12 @@ def tables(sets: Sequence[str], most: int, n: int, wrong: float) -> Iterator[str
 
 
 def share_cell(cell: Cell | None) -> str:
-    """The mean error of the weighted share, and of the bare one."""
+    """Format the mean error of the weighted share, and of the unweighted one."""
     return "-" if cell is None else f"{np.mean(cell.errors):.3f} ({np.mean(cell.bare):.3f})"
 
 
 def gain_cell(cell: Cell | None, judge: str, n: int) -> str:
-    """How much better a judge is on the test half, and in how many rounds another threshold was kept."""
+    """Format a judge's gain on the test half, and the number of rounds that kept another threshold."""
     return "-" if cell is None else f"{np.mean(cell.gains[judge]):+.3f}, kept {cell.kept[judge]} of {n}"
 
 

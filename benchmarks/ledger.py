@@ -1,9 +1,9 @@
-"""What of the JSON Schema Test Suite and of JSONTestSuite can be written and checked, group by group.
+"""Coverage of the JSON Schema Test Suite and of JSONTestSuite by constraints, group by group.
 
 Run: MAGISTRATE_DATA_DIR=DIR .venv/bin/python benchmarks/ledger.py [--write]
 
-DIR holds json_schema_test_suite.jsonl.gz and jsontestsuite_parsing.jsonl.gz. Printed are the totals and what
-differs from the ledger that is recorded in tests/ledger.json; --write records it anew. A group of the schema
+DIR holds json_schema_test_suite.jsonl.gz and jsontestsuite_parsing.jsonl.gz. It prints the totals
+and the differences from the ledger in tests/ledger.json; --write records it again. A group of the schema
 suite is one schema with its instances, and is one of
 
   supported  masks let through every valid instance and no invalid one
@@ -11,7 +11,7 @@ suite is one schema with its instances, and is one of
   refused    an error says what cannot be held to, and where
   wrong      an invalid instance is let through, by the masks (listed) or even by validation
 
-Of the parsing suite every text is held against what RFC 8259 says of it.
+Every text of the parsing suite is compared with the rules of RFC 8259.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Entry = dict[str, Any]
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """The rows of a suite."""
+    """Return the rows of a suite."""
     folder = os.environ.get("MAGISTRATE_DATA_DIR")
     if not folder:
         sys.exit("MAGISTRATE_DATA_DIR is not set: it names the folder with the suites")
@@ -47,7 +47,7 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 
 def schema_entries(suite: list[dict[str, Any]]) -> Iterator[tuple[str, Entry]]:
-    """One entry for each group of the newest draft, required and optional."""
+    """Yield one entry for each group of the newest draft, required and optional."""
     ours = [row for row in suite if row["split"] == SPLIT]
     for group, members in groupby(
         ours, key=lambda row: row["id"].rsplit("/", 1)[0].removeprefix(f"{SPLIT}/")
@@ -57,7 +57,7 @@ def schema_entries(suite: list[dict[str, Any]]) -> Iterator[tuple[str, Entry]]:
 
 
 def judged(tests: list[dict[str, Any]]) -> Entry:
-    """What becomes of one schema and its instances."""
+    """Return the entry of one schema with its instances."""
     schema = tests[0]["schema"]
     try:
         shape = constraint(schema)
@@ -88,7 +88,7 @@ def judged(tests: list[dict[str, Any]]) -> Entry:
 
 
 def cause(schema: Any, value: Any, shape: Constraint) -> str:
-    """Why a valid instance cannot be written."""
+    """Return why a valid instance cannot be written."""
     if "format" in json.dumps(schema):
         return "formats are asserted, and narrower than the standard's"
     if "\\" in json.dumps(schema.get("pattern", "")):
@@ -115,7 +115,7 @@ def _whole_numbers(value: Any) -> Any:
 
 
 def parsing_entries(suite: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """What `check` answers of every text that is UTF-8; others cannot be text here."""
+    """Yield the result of `check` for every text; those not in UTF-8 cannot be represented here."""
     for row in suite:
         try:
             text = base64.b64decode(row["bytes_b64"]).decode("utf-8")
@@ -129,7 +129,7 @@ def parsing_entries(suite: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def made() -> dict[str, dict[str, Any]]:
-    """The ledger of this code."""
+    """Return the ledger of the current code."""
     return {
         "json_schema_test_suite": dict(schema_entries(rows("json_schema_test_suite"))),
         "jsontestsuite_parsing": dict(parsing_entries(rows("jsontestsuite_parsing"))),
@@ -137,7 +137,7 @@ def made() -> dict[str, dict[str, Any]]:
 
 
 def totals(ledger: dict[str, dict[str, Any]]) -> list[str]:
-    """Lines that sum the ledger up."""
+    """Return lines that summarize the ledger."""
     schemas = ledger["json_schema_test_suite"]
     lines = []
     for kind in ("required", "optional"):
@@ -155,7 +155,7 @@ def totals(ledger: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def differences(recorded: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]) -> list[str]:
-    """Every entry that is not as recorded."""
+    """Return every entry that differs from the recorded one."""
     found = []
     for suite in now:
         before = recorded.get(suite, {})

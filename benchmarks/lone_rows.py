@@ -1,6 +1,6 @@
-"""How far logits move when the last token of a prompt is read in a row of its own.
+"""How much logits change when the last token of a prompt is evaluated in a row of its own.
 
-Run: .venv/bin/python benchmarks/lone_rows.py   (needs the default model: magistrate models pull)
+Run: .venv/bin/python benchmarks/lone_rows.py (needs the default model: magistrate models pull)
 """
 
 from __future__ import annotations

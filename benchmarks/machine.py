@@ -1,4 +1,4 @@
-"""The machine that figures are measured on: what it is, what it can do at best, what a model needs of it."""
+"""The machine that benchmarks run on: its description, its peak rates, and what a model needs of it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ GIT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`cores` are those that this process may run on. `commit` is None outside a
-    git repository; a `+` at its end says that files were changed since."""
+    """The machine and the installation. `cores` are those that this process may use.
+
+    `commit` is None outside a git repository; a `+` at its end marks changed files.
+    """
 
     cpu: str
     cores: int
@@ -39,7 +41,7 @@ class Machine:
 
 
 def machine(cores: int) -> Machine:
-    """This machine and this installation."""
+    """Return this machine and this installation."""
     return Machine(
         _cpu(),
         cores,
@@ -51,7 +53,7 @@ def machine(cores: int) -> Machine:
 
 
 def load() -> float | None:
-    """How many processes have wanted to run in the last minute, on average; None where it is not told."""
+    """Return the load average of the last minute; None if the system does not provide it."""
     return os.getloadavg()[0] if sys.platform != "win32" else None
 
 
@@ -82,18 +84,20 @@ def _git(*words: str) -> str:
 
 
 BYTES = 256 << 20  # much larger than any cache
-ROWS, WIDTH = 512, 2048  # of the products
+ROWS, WIDTH = 512, 2048  # shape of the products
 GROUP = 128  # inputs that share a scale in the int8 product
 REPEATS = 3
-FASTER = 1.3  # a product that is not that much faster than the f32 one was not computed in int8
+FASTER = 1.3  # least speedup over f32 for a product to count as computed in int8
 _LARGEST, _LEVELS = 1.0, 256
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Best of what was seen. Bandwidths in 10^9 bytes a second (`copy` counts reading and writing),
-    products in 10^9 operations a second (a multiplication and an addition are two). `int8` is None where
-    no kernel multiplied in 8 bits."""
+    """The best rates measured. Bandwidths in 10^9 bytes per second (`copy` counts reads and writes).
+
+    Products are in 10^9 operations per second (a multiplication and an addition are two). `int8` is None if
+    no kernel multiplied in 8 bits.
+    """
 
     read_gb_s: float
     copy_gb_s: float
@@ -101,7 +105,7 @@ class Limits:
     int8_gop_s: float | None
 
     def better(self, other: Limits) -> Limits:
-        """The larger of each figure: a limit is not lower because something else was running."""
+        """Return the larger of each rate: other load on the machine does not lower a limit."""
         eights = [each for each in (self.int8_gop_s, other.int8_gop_s) if each is not None]
         return Limits(
             max(self.read_gb_s, other.read_gb_s),
@@ -112,14 +116,14 @@ class Limits:
 
 
 class LimitsMeter:
-    """Measures the limits of `threads` threads, as often as asked; what it needs is kept in between."""
+    """Measures the limits of `threads` threads repeatedly, and keeps its buffers in between."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._products = _products(threads)
 
     def measure(self, repeats: int = REPEATS) -> Limits:
-        """Each figure as the best of `repeats` goes; about a second."""
+        """Return each rate as the best of `repeats` runs; takes about a second."""
         read, copy = _bandwidths(self._threads, repeats)
         operations = 2 * ROWS * WIDTH * WIDTH / 1e9
         rate = {name: operations / _best(run, repeats) for name, run in self._products.items()}
@@ -145,15 +149,17 @@ def _bandwidths(threads: int, repeats: int) -> tuple[float, float]:
     target = np.empty_like(source)
     parts, places = np.array_split(source, threads), np.array_split(target, threads)
     with ThreadPoolExecutor(threads) as pool:
-        # A product of a vector with itself reads it once and is not held up by what it computes.
+        # A dot product of a vector with itself reads it once and is bound by memory, not computation.
         read = _best(lambda: list(pool.map(lambda part: part.dot(part), parts)), repeats)
         copy = _best(lambda: list(pool.map(np.copyto, places, parts)), repeats)
     return source.nbytes / read / 1e9, 2 * source.nbytes / copy / 1e9
 
 
 def _products(threads: int) -> dict[str, Callable[[], object]]:
-    """One matrix product each, ready to run: OpenVINO's in f32, in 8 bits with weights and activations
-    quantized ahead and with activations quantized on the fly, and numpy's."""
+    """Return ready-to-run matrix products: numpy's in f32, and OpenVINO's in f32 and 8 bits.
+
+    The 8-bit ones have weights and activations quantized ahead, or activations quantized on the fly.
+    """
     import numpy as np
 
     openvino = import_openvino()
@@ -191,7 +197,7 @@ def _products(threads: int) -> dict[str, Callable[[], object]]:
 
 
 def _quantized(node: Any, low: float, high: float, levels: int) -> Any:
-    """`node` rounded to so many levels, which OpenVINO turns into integers."""
+    """Return `node` rounded to `levels` levels, which OpenVINO converts to integers."""
     import numpy as np
     from openvino import opset13 as ops
 
@@ -200,7 +206,7 @@ def _quantized(node: Any, low: float, high: float, levels: int) -> Any:
 
 
 def _compressed(draw: np.random.Generator) -> Any:
-    """Weights stored in 8 bits with a scale a group, as in a model's file."""
+    """Return weights stored in 8 bits with one scale per group, as in a model's file."""
     import numpy as np
     from openvino import opset13 as ops
 
@@ -214,10 +220,13 @@ def _compressed(draw: np.random.Generator) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """`gflop`: 10^9 operations for a token that is read, in products with weights, without the head (which
-    a prompt needs for its last token only). `step_bytes`: what one decoding step reads of the weights as
-    they are stored, the head included. `int8`: the weights are stored in 8 bits, so that products may be
-    computed in 8 bits."""
+    """The computation and memory traffic that a model needs.
+
+    `gflop` is 10^9 operations per prompt token, in products with weights, without the head (which a prompt
+    needs for its last token only). `step_bytes` is what one decoding step reads of the stored weights,
+    including the head. `int8` is true if the weights are stored in 8 bits, so that products may be computed
+    in 8 bits.
+    """
 
     gflop: float
     step_bytes: int
@@ -225,7 +234,7 @@ class Geometry:
 
 
 def geometry(folder: Path) -> Geometry:
-    """The geometry of an OpenVINO folder. Raises `ModelError` where no products with weights are found."""
+    """Return the geometry of an OpenVINO folder. Raises `ModelError` if it has no products with weights."""
     openvino = import_openvino()
     try:
         model = openvino.Core().read_model(folder / "openvino_model.xml")
@@ -249,7 +258,7 @@ def geometry(folder: Path) -> Geometry:
 
 
 def _above(node: Any, kind: str) -> Any:
-    """The nearest node of that type on the way up the first inputs."""
+    """Return the nearest node of this type upstream along first inputs."""
     while node.get_type_name() != kind:
         if not node.get_input_size():
             raise ModelError("the model's result does not come from a matrix product")
@@ -258,7 +267,7 @@ def _above(node: Any, kind: str) -> Any:
 
 
 def _constants(node: Any) -> list[Any]:
-    """The constants that a node is made of; none where it depends on what the model is given."""
+    """Return the constants that a node is made of; empty if it depends on the model's input."""
     if node.get_type_name() == "Constant":
         return [node]
     found: list[Any] = []

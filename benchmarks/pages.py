@@ -1,11 +1,11 @@
-"""How long the server takes for every page, over a store of many runs and outcomes.
+"""Response times of every page of the server, over a store of many runs and outcomes.
 
 Run: python benchmarks/pages.py [--store PATH|postgresql://…] [--runs 1000] [--outcomes 1000000] [--write]
 
-A store that is not there yet is filled first (some minutes) and stays, unless it is the default, a file in
-a temporary folder. One run has a tenth of all outcomes, one sample a context of 100,000 characters. Times
-are of whole requests over one connection to a server in another process, so that nothing is left out; `first`
-is the first request of its kind after the server's start. With `--write` the table goes into docs/page.md.
+A store that does not exist is filled first (some minutes) and kept, unless it is the default, a file in a
+temporary folder. One run has a tenth of all outcomes, and one sample a context of 100,000 characters. Times
+are of whole requests over one connection to a server in another process. `first` is the first request of
+its kind after the server's start. `--write` puts the table into docs/page.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LIMIT = 100.0  # milliseconds
 WORDS = ("refund", "order", "late", "parcel", "invoice", "within", "thirty", "days", "customer", "never")
 KINDS = ("contradiction", "unsupported", "agreement")
 LONG = "long"
-SETS = 10  # every so many runs are over the same samples
+SETS = 10  # number of distinct sets that runs cycle through
 BEGIN, END = "<!-- times of {} -->\n", "<!-- end of times -->\n"
 PAGE = Path(__file__).parents[1] / "docs" / "page.md"
 
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def fill(place: str, n_runs: int, n_outcomes: int) -> None:
-    """Runs of one judge over labelled samples; the last but one is long, the last has claims."""
+    """Create runs of one judge over labelled samples; the last but one is long, the last has claims."""
     chance = random.Random(0)
     moments = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=n) for n in range(10**9))
     large = n_outcomes // 10
@@ -161,7 +161,7 @@ def claim(chance: random.Random, sample: Sample) -> Claim:
 
 @contextmanager
 def served(place: str) -> Iterator[str]:
-    """The address of a server of its own over the store."""
+    """Start a server over the store and yield its address."""
     command = [sys.executable, "-m", "magistrate", "serve", "--store", place, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -175,7 +175,7 @@ def served(place: str) -> Iterator[str]:
 
 
 def measure(place: str, address: str) -> str:
-    """A table of every page and how long it takes."""
+    """Return a table of every page and its times."""
     with Store.open(place) as store:
         newest = [record.id for record in store.runs(limit=SETS + 3)]
         claims, large, small, twin = *newest[:3], newest[-1]
@@ -202,7 +202,7 @@ def measure(place: str, address: str) -> str:
 def questions(
     client: httpx.Client, claims: str, large: str, small: str, twin: str
 ) -> dict[str, Callable[[], httpx.Response]]:
-    """What is asked of every page, by its name."""
+    """Return the request of every page, by name."""
 
     def get(path: str, **query: object) -> Callable[[], httpx.Response]:
         told = f"{path}?{urlencode(query, doseq=True)}" if query else path
@@ -243,7 +243,7 @@ def questions(
 
 
 def taken(ask: Callable[[], httpx.Response]) -> float:
-    """Milliseconds until the whole answer is there."""
+    """Return the milliseconds until the complete response arrived."""
     begin = time.perf_counter()
     answer = ask()
     passed = 1000 * (time.perf_counter() - begin)

@@ -1,9 +1,9 @@
-"""Child process: what transformers answers in f32 on a GGUF's dequantized weights.
+"""Child process: computes transformers' results in f32 on a GGUF's dequantized weights.
 
-`python benchmarks/reference.py GGUF TOKENS.npz OUT.npz` with a Python that has torch, transformers and gguf.
-TOKENS holds `tokens`, the texts' token ids one after the other, and `lengths`. OUT gets the same two and, for
-every position but the last of each text, `given` (natural log-probability of the token that follows),
-`top_ids` and `top_logprobs` (the TOP likeliest tokens, likeliest first); and `by`, which versions answered.
+`python benchmarks/reference.py GGUF TOKENS.npz OUT.npz` with a Python that has torch, transformers and
+gguf. TOKENS holds `tokens`, the concatenated token ids of the texts, and `lengths`. OUT gets both and, for
+every position but the last of each text, `given` (natural log-probability of the next token), `top_ids` and
+`top_logprobs` (the TOP likeliest tokens, likeliest first). `by` holds the versions used.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Writes what the self-test of a model of the catalogue expects: transformers' log-probabilities in f32.
+"""Writes the self-test of a model of the catalogue: transformers' log-probabilities in f32.
 
 Run: .venv/bin/python benchmarks/selftest_values.py --peers PYTHON --gguf FILE NAME
 
-PYTHON is that of an environment with torch, transformers and gguf; FILE the GGUF that the catalogue pins
-under NAME (default: it is downloaded). The model must be here already: magistrate models pull NAME.
+PYTHON belongs to an environment with torch, transformers and gguf. FILE is the GGUF that the catalogue pins
+under NAME (default: it is downloaded). The model must be installed already: magistrate models pull NAME.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from magistrate.engines.models.pull import fetch
 from magistrate.errors import ModelError
 from magistrate.types import Message, Prompt, Trusted
 
-SYSTEM = "Answer in one sentence."  # else templates write a longer one of their own
+SYSTEM = "Answer in one sentence."  # else templates insert a longer default
 QUESTION = "What is the capital of France?"
 BEGUN = "The capital of France is"
 POSITIONS = 4
 RANKS = (0, 1, 2, 3, 5, 8, 11, 15)  # which of the likeliest tokens are kept at each position
 MARGIN = 1.0  # nats between the likeliest token and the next, so that no rounding can swap them
-FAINTEST = -12.0  # where tokens are fainter than this the rest is certain, and noise is all that differs
-FIRST = 3  # positions that look back on fewer tokens test no attention
+FAINTEST = -12.0  # nats; for less likely tokens the differences are mostly noise
+FIRST = 3  # first position: earlier ones hardly test attention
 
 
 def values(tokens: list[int], answers: Path) -> dict[str, object]:
-    """The self-test for these tokens, from the reference's file: positions spread over the clear ones."""
+    """Return the self-test for these tokens from the reference's file, at clear positions only."""
     known = np.load(answers)
     logprobs, ids = known["top_logprobs"], known["top_ids"]
     clear = np.flatnonzero(
@@ -55,7 +55,7 @@ def values(tokens: list[int], answers: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Ask, and write the answer into the catalogue."""
+    """Compute the values, and write them into the catalogue."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("name")
     words.add_argument("--peers", default=sys.executable, metavar="PYTHON", help="a Python with transformers")
@@ -71,7 +71,7 @@ def main() -> None:
         gguf = said.gguf or fetch(model, Path(scratch))
         if disk.sha256(gguf) != model.sha256:
             raise ModelError(f"{gguf} is not the file that the catalogue pins as {model.name}")
-        # One token more, since the reference answers for every position but the last.
+        # One extra token, because the reference has no result for the last position.
         found = values(tokens, ask([[*tokens, tokens[-1]]], gguf, said.peers, Path(scratch)))
     path = Path(selftest.__file__).with_name(selftest.VALUES)
     every = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

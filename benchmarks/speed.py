@@ -1,4 +1,4 @@
-"""Speed and memory beside other engines and beside what the machine can do: `python -m benchmarks.speed`.
+"""Speed and memory compared with other engines and with the machine's limits: `python -m benchmarks.speed`.
 
 Each contender runs in a process of its own, one at a time, on the same weights, prompts and schema.
 """
@@ -66,8 +66,7 @@ class WeightsShelf:
         self.folder = models.locate(model, report)
 
     def take(self, registered: Registered) -> Weights:
-        """The weights that a contender runs on. Raises `ModelError` or `SpecError` where they cannot be
-        had."""
+        """Return the weights for a contender. Raises `ModelError` or `SpecError` if there are none."""
         if registered.files == "gguf":
             return Weights(self.folder, self._eight_bits(), self.folder)
         if registered.weights == "f16":
@@ -78,7 +77,7 @@ class WeightsShelf:
         return Weights(self.folder, None, self.folder)
 
     def _eight_bits(self) -> Path:
-        """The Q8_0 GGUF that the model's own folder was imported from, made anew and kept."""
+        """Return the Q8_0 GGUF of the model's own folder, created once and kept."""
         path = Path(self._base).expanduser()
         entry = models.entry(self._base) if self._base in self._names else None
         if entry is None and not path.is_file():
@@ -99,7 +98,10 @@ class WeightsShelf:
 
 
 def registered(name: str) -> Registered:
-    """What is known of a contender. Raises `SpecError` for what is neither a name nor `module:Class`."""
+    """Return the description of a contender. Raises `SpecError` for an unknown name.
+
+    A class of your own is given as `module:Class`.
+    """
     if name in CONTENDERS:
         return CONTENDERS[name]
     if ":" not in name:
@@ -112,8 +114,10 @@ def registered(name: str) -> Registered:
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """A contender that is ready to be started with `open`, or the error that `open` raises. `folder` is the
-    OpenVINO folder that it computes with, None where it uses another form of the weights."""
+    """A contender that `open` starts, or the error that `open` raises.
+
+    `folder` is the OpenVINO folder that it uses, None if it uses another form of the weights.
+    """
 
     open: Opener
     folder: Path | None = None
@@ -122,10 +126,9 @@ class Entrant:
 def lineup(
     names: Sequence[str], shelf: WeightsShelf, peers: Path | None, threads: int, limit: float
 ) -> dict[str, Entrant]:
-    """An entrant for each name, in order; weights are made ready here, so that none of it is measured.
+    """Return an entrant for each name, in order. Weights are prepared here, outside the measurement.
 
-    `peers` is another Python, None where there is none; `limit` is the longest a process may take for one
-    answer, in seconds.
+    `peers` is another Python, None if there is none. `limit` is the time limit for one answer, in seconds.
     """
     return {name: _entrant(name, shelf, peers, threads, limit) for name in names}
 
@@ -162,8 +165,8 @@ def measure(
 ) -> Result:
     """Measure `entrants` on prompts for the model in `folder`, by `plan`.
 
-    `requests` go through the entrant `SOAKED` at the end, 0 for none; `command` is what reproduces the
-    run; `tell` is told what is being done.
+    At the end `requests` requests go through the entrant `SOAKED`, 0 for none. `command` reproduces the
+    run. `tell` receives progress messages.
     """
     tell("writing prompts")
     workload = Workload(folder)
@@ -273,7 +276,7 @@ def command(
 
 
 class _Progress:
-    """What is being measured, on standard error: in place on a terminal, elsewhere a line now and then."""
+    """Progress on standard error: in place on a terminal, elsewhere a line now and then."""
 
     def __init__(self) -> None:
         terminal = console(error=True)
@@ -300,7 +303,7 @@ class _Progress:
 
 
 def _peers(named: str | None) -> Path | None:
-    """The peers' Python; None where none was named and the usual one is not there."""
+    """Return the peers' Python; None if none was named and the usual one does not exist."""
     python = Path(named).expanduser() if named else PEERS
     if python.is_file():
         return python.absolute()

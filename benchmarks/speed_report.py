@@ -1,6 +1,6 @@
-"""What a speed benchmark found, as rows and as tables for people.
+"""Results of a speed benchmark, as rows and as tables.
 
-A row is of one contender, work and number in flight; a `Result` is a whole run.
+A row is one contender, work and number in flight; a `Result` is a whole run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a work becomes a figure: its unit, whether more is better, and the value of one measurement."""
+    """How a work is reported: its unit, whether more is better, and the value of one measurement."""
 
     unit: str
     more_is_better: bool
@@ -60,10 +60,10 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure: the median of `rounds` rounds with the least and the most, or `error` and no value.
+    """One result: the median of `rounds` rounds with minimum and maximum, or `error` and no value.
 
-    `tokens` is the mean length of an answer, `valid` the share in [0, 1] of answers that were what was
-    asked for; None where there is nothing of the kind.
+    `tokens` is the mean length of an answer. `valid` is the share in [0, 1] of answers in the requested
+    form. Both are None if they do not apply.
     """
 
     engine: str
@@ -80,7 +80,7 @@ class Row:
     error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; `error` only where there is one."""
+        """Return plain values, with `error` only if there is one."""
         named = {name: getattr(self, name) for name in self.__slots__}
         if self.error is None:
             del named["error"]
@@ -90,7 +90,7 @@ class Row:
 def summed_up(
     engine: str, model: str, work: str, in_flight: int, rounds: Sequence[Measured], error: str | None = None
 ) -> Row:
-    """The row of what `rounds` measured, one at least; `error` is what ended them early."""
+    """Return the row of at least one measurement in `rounds`; `error` is what ended them early."""
     kind = KINDS[work]
     values = [kind.value(measured) for measured in rounds]
     answers = sum(measured.count for measured in rounds)
@@ -112,7 +112,7 @@ def summed_up(
 
 
 def not_measured(engine: str, model: str, work: str, in_flight: int, error: str) -> Row:
-    """The row of what could not be measured."""
+    """Return the row of a work that could not be measured."""
     return Row(engine, model, work, in_flight, None, KINDS[work].unit, error=error)
 
 
@@ -131,21 +131,21 @@ class Soak:
 
     @property
     def growth_mb(self) -> float:
-        """How much more memory the later nine tenths took."""
+        """The memory growth over the later nine tenths of the requests."""
         return self.late_mb - self.early_mb
 
     def to_dict(self, model: str) -> dict[str, Any]:
-        """A row like those of the works, with the growth as its value."""
+        """Return a row like those of the works, with the growth as its value."""
         row = {"engine": SOAKED, "model": model, "work": "soak", "in_flight": SOAK_IN_FLIGHT}
         return {**row, "value": self.growth_mb, "unit": "MB", **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A figure as a share of the most that the machine could do, which is `most`, in the figure's unit.
+    """A result as a share of the machine's limit `most`, in the same unit.
 
-    `limit` says what would hold it up: `f32` or `int8` products (for a model whose products are computed in
-    8 bits the share of `f32` may pass 1), or `bandwidth`, reading the weights once a step.
+    `limit` names the bottleneck: `f32` or `int8` products (if a model's products are computed in 8 bits,
+    the share of `f32` may exceed 1), or `bandwidth`, for reading the weights once per step.
     """
 
     engine: str
@@ -158,8 +158,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was measured. `geometries` holds those of engines whose weights were counted; `command`
-    reproduces it; `date` is in UTC."""
+    """The results of a run. `geometries` holds those of engines whose weights were counted.
+
+    `command` reproduces the run. `date` is in UTC.
+    """
 
     model: str
     rows: Sequence[Row]
@@ -173,23 +175,25 @@ class Result:
     soak: Soak | None = None
 
     def row(self, engine: str, work: str, in_flight: int) -> Row | None:
-        """The row of that figure, if it was measured or tried."""
+        """Return the row of this contender and work, if it was measured or tried."""
         wanted = (engine, work, in_flight)
         return next((row for row in self.rows if (row.engine, row.work, row.in_flight) == wanted), None)
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Contenders in the order they were measured in."""
+        """The contenders in the order in which they were measured."""
         return tuple(dict.fromkeys(row.engine for row in self.rows))
 
     @property
     def cells(self) -> tuple[tuple[str, int], ...]:
-        """Works with their numbers in flight."""
+        """The works with their numbers in flight."""
         return tuple(dict.fromkeys((row.work, row.in_flight) for row in self.rows))
 
     def ratio(self, peer: str, work: str, in_flight: int, of: str | None = None) -> float | None:
-        """How many times better the first engine does `work` than `peer` does the same (or the work `of`,
-        in the same unit); None where one of the two has no figure."""
+        """Return how many times better the first engine does `work` than `peer` does it, or `of` instead.
+
+        None if one of the two has no value. `of` must have the same unit.
+        """
         ours = self.row(self.engines[0], work, in_flight)
         theirs = self.row(peer, of or work, in_flight)
         if ours is None or theirs is None or not ours.value or not theirs.value:
@@ -197,7 +201,7 @@ class Result:
         return ours.value / theirs.value if KINDS[work].more_is_better else theirs.value / ours.value
 
     def shares(self) -> list[Share]:
-        """Reading prompts against the products, and decoding against the memory's bandwidth."""
+        """Return prompt reading relative to the products, and decoding relative to the memory bandwidth."""
         found = []
         for row in self.rows:
             geometry = self.geometries.get(row.engine)
@@ -213,7 +217,7 @@ class Result:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """`rows`, and `limits` with what each model needs of them and the shares that were reached."""
+        """Return `rows`, and `limits` with each model's needs and the shares reached."""
         models = {
             engine: {"gflop_per_token": each.gflop, "bytes_per_step": each.step_bytes}
             for engine, each in self.geometries.items()
@@ -222,7 +226,7 @@ class Result:
         return {"rows": self._rows(), "limits": {**asdict(self.limits), "models": models, "shares": shares}}
 
     def append(self, path: Path) -> None:
-        """Add every row to a JSONL file, each with the circumstances it was measured in."""
+        """Append every row to a JSONL file, with the circumstances of the measurement."""
         circumstances = {
             "machine": asdict(self.machine),
             "versions": dict(self.versions),
@@ -240,7 +244,7 @@ class Result:
 
 
 def require_writable(path: Path) -> None:
-    """Raise `SpecError` where rows could not be added to `path`; it is there afterwards, with its folder."""
+    """Create `path` with its folder if needed. Raises `SpecError` if rows cannot be appended to it."""
     with _appending(path):
         pass
 
@@ -266,10 +270,10 @@ def _share(row: Row, most: float, limit: str) -> Share:
 
 
 def render(result: Result, console: Console) -> None:
-    """Print everything that a run found."""
+    """Print all results of a run."""
     from rich.text import Text
 
-    # One that could not be started at all is a remark, not a column.
+    # A contender that could not be started becomes a remark, not a column.
     shown = [engine for engine in result.engines if any(_has_value(row, engine) for row in result.rows)]
     console.print(Text.assemble(("Speed", "bold"), f"  {plain(result.model)}"))
     if shown:
@@ -298,7 +302,7 @@ def render(result: Result, console: Console) -> None:
 
 
 def number(value: float) -> str:
-    """Three digits that matter, as people write them.
+    """Format a number with three significant digits.
 
     >>> number(1234.5), number(57.23), number(4.256), number(0.5512)
     ('1,234', '57.2', '4.26', '0.551')
@@ -340,7 +344,7 @@ def _figures(result: Result, shown: list[str]) -> Table:
 
 
 def _against_reasons(result: Result, shown: list[str], table: Table) -> None:
-    """Our one-token verdict against a peer's whole answer, which is how verdicts are usually had."""
+    """Add our one-token verdict compared with a peer's whole answer, the usual way to get verdicts."""
     title = "verdict_only : their verdict_with_reasons"
     peers = [engine for engine in shown if engine != result.engines[0]]
     for work, level in result.cells:

@@ -1,4 +1,4 @@
-"""Rounds of every work, in turn over the contenders, so that a slow minute of the machine meets them all."""
+"""Measures every work in rounds that alternate between contenders, so that a slow minute affects them all."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from benchmarks.contenders.workload import Workload
 from benchmarks.speed_report import SOAK_IN_FLIGHT, Row, Soak, not_measured, summed_up
 from magistrate.errors import EngineError, EngineGone, MagistrateError
 
-Opener = Callable[[], Child]  # starts a contender; raises `MagistrateError` where it cannot be had
-Cell = tuple[str, int]  # a work and how many are in flight
+Opener = Callable[[], Child]  # starts a contender; raises `MagistrateError` if that fails
+Cell = tuple[str, int]  # a work and the number in flight
 
 ANSWERED = ("verdict_only", "verdict_with_reasons", "unconstrained")
 OVERHEAD_LEVEL = 16
-MOST_ITEMS = 512  # of one measurement
-MOST_STARTS = 3  # of a contender that dies
+MOST_ITEMS = 512  # per measurement
+MOST_STARTS = 3  # starts of a contender that dies
 COLD, MEMORY = ("cold_start", 1), ("memory", 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.
+    """The amount of measurement.
 
-    `levels` are the numbers in flight of the answered works, `decode_levels` those of decoding;
-    `seconds` is what one measurement should take; after `patience` seconds on one figure of one contender
-    there are no more rounds of it. `prompts` are read at once for `prefill`. `cold_starts` is how often
-    the first verdict of a fresh process is measured.
+    `levels` are the numbers in flight of the answered works, `decode_levels` those of decoding. `seconds`
+    is the target duration of one measurement. After `patience` seconds on one result of one contender it
+    gets no more rounds. `prompts` are read at once for `prefill`. `cold_starts` is how often the first
+    verdict of a fresh process is measured.
     """
 
     rounds: int = 5
@@ -41,7 +41,7 @@ class Plan:
     cold_starts: int = 3
 
     def cells(self) -> Iterator[Cell]:
-        """What a round measures, in its order."""
+        """Yield the cells of a round in order."""
         for work in ANSWERED:
             for level in self.levels:
                 yield work, level
@@ -58,10 +58,9 @@ QUICK = Plan(
 
 
 class Bench:
-    """A run over `contenders`; `with` ends their processes.
+    """A run over `contenders`; as a context manager it ends their processes.
 
-    `each_round` is called before every round, for what else is to be measured beside them; `tell` is told
-    what is being measured.
+    `each_round` is called before every round, for other measurements. `tell` receives progress messages.
     """
 
     def __init__(
@@ -88,11 +87,11 @@ class Bench:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What each contender that could be started says it is made of."""
+        """Return the versions that the started contenders report."""
         return {lane.name: lane.version for lane in self._lanes if lane.version is not None}
 
     def run(self) -> list[Row]:
-        """Every figure of every contender, those of a cell side by side; failures are rows with a reason."""
+        """Return all results, those of a cell together; failures are rows with a reason."""
         for number in range(self._plan.cold_starts):
             for lane in self._lanes:
                 self._tell(f"cold start {number + 1}/{self._plan.cold_starts}: {lane.name}")
@@ -116,7 +115,7 @@ class Bench:
 
 
 class _Items:
-    """The prompts of one work in one round: every contender gets the same ones, from the first on."""
+    """The prompts of one work in one round: all contenders get the same ones."""
 
     def __init__(self, workload: Workload, work: str) -> None:
         self._make = {"prefill": workload.distinct, "decode": workload.stories}.get(work, workload.shared)
@@ -129,7 +128,7 @@ class _Items:
 
 
 class _Lane:
-    """One contender during a run: its process, what it measured and what went wrong."""
+    """One contender during a run: its process, its measurements and its errors."""
 
     def __init__(self, name: str, opener: Opener, plan: Plan) -> None:
         self.name = name
@@ -138,14 +137,14 @@ class _Lane:
         self._plan = plan
         self._child: Child | None = None
         self._starts = 0
-        self.absent: str | None = None  # why it cannot be measured at all
+        self.absent: str | None = None  # why it cannot be measured
         self._found: dict[Cell, list[Measured]] = {}
         self._errors: dict[Cell, str] = {}
         self._spent: dict[Cell, float] = {}
         self._pace: dict[str, float] = {}  # items a second, by work
 
     def cold_start(self, items: Sequence[Item]) -> None:
-        """A fresh process, from its start to its first verdict."""
+        """Measure a fresh process, from its start to its first verdict."""
         if self.absent is not None:
             return
         start = time.perf_counter()
@@ -164,7 +163,7 @@ class _Lane:
                 self._errors[COLD] = str(error)
 
     def measure(self, work: str, level: int, items: _Items) -> None:
-        """One measurement of a cell, unless it failed before or has taken its time already."""
+        """Measure a cell once, unless it failed before or has used up its time."""
         cell = (work, level)
         child = None if cell in self._errors or self._is_spent(cell) else self._running()
         if child is None or work not in child.works:
@@ -179,7 +178,7 @@ class _Lane:
         self._spent[cell] = self._spent.get(cell, 0.0) + time.perf_counter() - start
 
     def memory(self) -> None:
-        """The memory of the process that did the works."""
+        """Measure the memory of the process that did the works."""
         if self._child is not None:
             try:
                 self._found[MEMORY] = [self._child.measure("memory")]
@@ -187,7 +186,7 @@ class _Lane:
                 self._errors[MEMORY] = str(error)
 
     def row(self, model: str, cell: Cell) -> Row | None:
-        """The row of a cell; None where the contender does not do that work."""
+        """Return the row of a cell; None if the contender does not do that work."""
         if self.absent is not None and not self._found:
             return not_measured(self.name, model, *cell, self.absent) if cell == COLD else None
         error = self._errors.get(cell)
@@ -207,7 +206,7 @@ class _Lane:
         self.version = child.version
 
     def _running(self) -> Child | None:
-        """The process, started (again) where it is not there; None where it cannot be had."""
+        """Return the process, restarted if it died; None if it cannot be started."""
         if self._child is None and self.absent is None:
             try:
                 if self._starts == MOST_STARTS:
@@ -229,7 +228,7 @@ class _Lane:
         if work in ("prefill", "decode"):
             return child.measure(work, items.first(level), level)
         if work not in self._pace:
-            # The first answer compiles and allocates; it is no measurement, but says how long one takes.
+            # The first answer compiles and allocates: it is not counted, but gives the expected duration.
             self._pace[work] = 1 / child.measure(work, [items.calibration]).seconds
         batches = max(round(self._plan.seconds * self._pace[work] / level), 1)
         n = min(batches * level, max(MOST_ITEMS // level, 1) * level)
@@ -238,15 +237,15 @@ class _Lane:
         return measured
 
 
-BATCH = 100  # requests between two progress messages
+BATCH = 100  # requests between progress messages
 
 
 def soak(
     open_child: Callable[[], Child], workload: Workload, requests: int, tell: Callable[[str], None]
 ) -> Soak:
-    """Send `requests` short requests of all verbs and look at the memory on the way.
+    """Send `requests` short requests of all verbs and measure the memory growth.
 
-    Raises `EngineError` where a request fails or the system does not tell the memory.
+    Raises `EngineError` if a request fails or the system does not report the memory.
     """
     early = max(requests // 10, 1)
     with open_child() as child:
@@ -258,7 +257,7 @@ def soak(
 
 
 def _sent(child: Child, workload: Workload, requests: int, tell: Callable[[str], None]) -> float:
-    """The seconds that so many requests took."""
+    """Send this many requests and return the seconds they took."""
     seconds = 0.0
     for start in range(0, requests, BATCH):
         tell(f"soak: {requests - start:,} requests to go")

@@ -1,8 +1,8 @@
-"""How fast runs are stored and found again in a store of many, beside the bare driver doing the same.
+"""How fast runs are stored and queried in a store of many, compared with the bare driver.
 
 Run: python benchmarks/store.py [--store PATH|postgresql://…] [--outcomes 1000000] [--runs 1000]
 
-The store must be new. It stays, unless it is the default, a file in a temporary folder.
+The store must be new. It is kept, unless it is the default, a file in a temporary folder.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def measure(place: str, folder: str, n_runs: int, size: int, n_singles: int) -> None:
-    """Fill the store at `place` and print the figures; `folder` is for the bare driver's file."""
+    """Fill the store at `place` and print the results; `folder` is for the bare driver's file."""
     chance = random.Random(0)
     moments = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=n) for n in range(10**9))
     sets = [samples(chance, size) for _ in range(SETS)]
@@ -127,7 +127,7 @@ def steps_of(pool: Sequence[Verdict]) -> str:
 def writing(
     store: Store, folder: str, contents: Sequence[Sample], pool: Sequence[Verdict], filled: float
 ) -> None:
-    """Outcomes a second, and how that compares with the driver inserting the same rows bare."""
+    """Measure outcomes per second, compared with the bare driver inserting the same rows."""
     outcomes = [named(pool[place % len(pool)], sample.id) for place, sample in enumerate(contents)]
     run = start(store, 1, contents)
     begin = time.perf_counter()
@@ -147,7 +147,7 @@ def writing(
 
 
 def bare(place: str, folder: str, run: str) -> tuple[float, float]:
-    """Rows a second, each committed and 500 at once, of the run's rows in two tables without more indexes."""
+    """Return the driver's rows per second, one per commit and 500 per commit, without extra indexes."""
     with closing(connect(place)) as connection:
         mark = "%s" if "://" in place else "?"
         cursor = connection.cursor()
@@ -204,7 +204,7 @@ def connect(place: str) -> Any:
 
 
 def reading(store: Store, size: int) -> None:
-    """Milliseconds of what the command line and the pages ask."""
+    """Measure the milliseconds of the queries of the command line and the pages."""
     some = store.runs()[len(store.runs()) // 2]
     doomed: Iterator[str] = iter([record.id for record in store.runs(tag="nightly")][2 : REPEATS + 2])
 
@@ -244,7 +244,7 @@ def reading(store: Store, size: int) -> None:
 
 
 def settle(place: str) -> None:
-    """Let the server do now what it would do by itself within minutes."""
+    """Let the server do its background maintenance now."""
     if "://" in place:
         with closing(connect(place)) as connection:
             connection.autocommit = True
@@ -252,7 +252,7 @@ def settle(place: str) -> None:
 
 
 def stored(place: str) -> int:
-    """Bytes on disk."""
+    """Return the bytes on disk."""
     if "://" not in place:
         return sum(
             Path(f"{place}{end}").stat().st_size for end in ("", "-wal") if Path(f"{place}{end}").exists()
@@ -262,7 +262,7 @@ def stored(place: str) -> int:
 
 
 def head() -> str:
-    """The commit and the machine."""
+    """Return the commit and the machine."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
     ).stdout.strip()

@@ -1,4 +1,4 @@
-"""How many files of the package one call goes through, and how often it opens data, stores and judges.
+"""Counts the files of the package that one call goes through, and its opened data, stores and judges.
 
 Run: python benchmarks/traces.py
 
@@ -39,7 +39,7 @@ CONFIRMED = {"a": "Yes", "b": "No"}
 
 @dataclass
 class Trace:
-    """The code of the package that was entered, and how often each function of `counted` was called."""
+    """The package's functions that were entered, and how often each function of `counted` was called."""
 
     counted: dict[CodeType, str]
     entered: set[CodeType] = field(default_factory=set)
@@ -47,17 +47,17 @@ class Trace:
 
     @property
     def files(self) -> list[str]:
-        """The files of the package that were entered, relative to it."""
+        """The package's files that were entered, relative to the package."""
         return sorted({code.co_filename[len(ROOT) + 1 :] for code in self.entered})
 
     def line(self, name: str) -> str:
-        """What was seen, in one line."""
+        """Summarize the trace in one line."""
         opened = ", ".join(f"{what} {self.calls[what]}" for what in self.counted.values())
         return f"{name:<20} {len(self.files):>4} files {len(self.entered):>5} functions   {opened}"
 
 
 class Tracer:
-    """Sees every call in every thread that starts after `install`, while a trace is being taken."""
+    """Observes every call in every thread started after `install`, while a trace is active."""
 
     def __init__(self) -> None:
         openers: dict[str, Callable[..., Any]] = {
@@ -70,13 +70,13 @@ class Tracer:
         self._trace: Trace | None = None
 
     def install(self) -> None:
-        """Look at calls from now on, in this thread and in those that start later."""
+        """Observe calls in this thread and in those started later."""
         threading.setprofile(self._see)
         sys.setprofile(self._see)
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[Trace]:
-        """The trace of what runs inside the block."""
+        """Trace the block."""
         self._trace = trace = Trace(self.counted)
         try:
             yield trace

@@ -1,12 +1,12 @@
-"""How much of an application can be watched: spans that come in, answers that are judged, lag and memory.
+"""Throughput of watching: spans received, answers judged, lag and memory.
 
 Run: python -m benchmarks.watch [--seconds 60] [--rate 5] [--spans 20000] [--answers 300] [--judge …]
 
-A trace is a chain, a search and a call of a model, with two passages of some 600 characters each. Spans come
-as protobuf over HTTP to `magistrate serve --watch` in another process, on a store in a file. `ingested` has
-nothing judged meanwhile; `judged` is a worker in this process with nothing coming in; `steady` is both, by
-the first judge: the lag is from the answer to a request until the verdict is stored, the memory is what the
-server keeps resident after the first verdict and after the last.
+A trace consists of a chain, a search and a model call, with two passages of about 600 characters each.
+Spans are sent as protobuf over HTTP to `magistrate serve --watch` in another process, with a store in a
+file. `ingested` judges nothing. `judged` is a worker in this process while nothing is received. `steady`
+does both, with the first judge: the lag is the time from the response to the export until the verdict is
+stored, and the memory is the server's resident set after the first and after the last verdict.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """What a steady rate took: seconds of lag of each verdict, those that are missing, and megabytes."""
+    """Results at a steady rate: each verdict's lag in seconds, the missing ones, and megabytes."""
 
     sent: int
     lags: Sequence[float]
@@ -62,7 +62,7 @@ class Steady:
 
 
 def trace(draw: random.Random) -> tuple[str, list[dict[str, Any]]]:
-    """A trace in OTLP/JSON, with its id."""
+    """Return a trace in OTLP/JSON, with its id."""
     trace_id, now = f"{draw.getrandbits(128) | 1:032x}", time.time_ns()
     passages = [" ".join(draw.choices(WORDS, k=100)) + f" {draw.randrange(1000)}." for _ in range(2)]
     said = " ".join(draw.choices(passages[0].split(), k=12)) + f" {draw.randrange(1000)}."
@@ -90,12 +90,12 @@ def trace(draw: random.Random) -> tuple[str, list[dict[str, Any]]]:
 
 
 def request(spans: Sequence[Mapping[str, Any]]) -> bytes:
-    """An export of spans, as protobuf."""
+    """Return an export of spans, as protobuf."""
     return encoded("traces", {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}, "protobuf")
 
 
 def post(address: str, body: bytes) -> None:
-    """Send an export; an answer of refusal is raised."""
+    """Send an export. Raises if it is rejected."""
     headers = {"Content-Type": "application/x-protobuf"}
     with urlopen(Request(f"{address}v1/traces", body, headers)) as said:
         if said.read():
@@ -103,13 +103,13 @@ def post(address: str, body: bytes) -> None:
 
 
 def rule(judge: str, quiet: str) -> str:
-    """The file of one rule."""
+    """Return a rule file with one rule."""
     return f"rules:\n  - name: measured\n    judges: ['{judge}']\n    quiet: {quiet}\n"
 
 
 @contextmanager
 def serving(folder: Path, rules: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address and the process of a server that watches."""
+    """Start a watching server, and yield its address and process."""
     (folder / "rules.yaml").write_text(rules, encoding="utf-8")
     words = [sys.executable, "-m", "magistrate", "serve", "--port", "0"]
     words += ["--store", str(folder / "watch.db"), "--watch", str(folder / "rules.yaml")]
@@ -127,7 +127,7 @@ def serving(folder: Path, rules: str) -> Iterator[tuple[str, subprocess.Popen[st
 
 
 def ingested(folder: Path, n_spans: int) -> float:
-    """Spans a second that a server stores, one request after another; none is judged."""
+    """Return the spans per second that a server stores, one request after another, without judging."""
     draw = random.Random(1)
     bodies = []
     for _ in range(max(1, n_spans // (IN_TRACE * AT_ONCE))):
@@ -141,14 +141,14 @@ def ingested(folder: Path, n_spans: int) -> float:
 
 
 def judged(folder: Path, judge: str, n: int) -> float:
-    """Answers a second that one worker decides and judges, from spans that are stored."""
+    """Return the answers per second that one worker decides and judges, from stored spans."""
     these: list[Rule] = rules_of(parse_document(rule(judge, "0s"), "rules.yaml"))
     draw, now = random.Random(2), lambda: datetime.now(UTC)
     with Store.open(folder / "watch.db") as store:
         watcher = Watcher(store, these, clock=now)
         _async.run(watcher.prepare())
         watcher.register()
-        for count in (1, n):  # the first is asked to have the judge loaded
+        for count in (1, n):  # the first one loads the judge
             value = read(
                 "traces", "protobuf", request([s for _ in range(count) for s in trace(draw)[1]]), LIMITS
             )
@@ -163,7 +163,7 @@ def judged(folder: Path, judge: str, n: int) -> float:
 
 
 def steady(folder: Path, judge: str, rate: float, seconds: float) -> Steady:
-    """Traces at a steady rate to a server that judges them."""
+    """Send traces at a steady rate to a server that judges them."""
     draw, sent = random.Random(3), dict[str, datetime]()
     with serving(folder, rule(judge, "0s")) as (address, server):
         first = _send(address, draw)
@@ -189,7 +189,7 @@ def _send(address: str, draw: random.Random) -> str:
 
 
 def _wait(folder: Path, trace_ids: Sequence[str]) -> None:
-    """Until the last of these traces is judged, or for as long as verdicts may take."""
+    """Wait until the last of these traces is judged, at most `LONGEST` seconds."""
     until = time.monotonic() + LONGEST
     with Store.open(folder / "watch.db") as store:
         for trace_id in reversed(trace_ids):
@@ -201,7 +201,7 @@ def _wait(folder: Path, trace_ids: Sequence[str]) -> None:
 
 
 def _megabytes(process: int) -> float | None:
-    """What a process keeps in memory; None where the system does not say."""
+    """Return a process's resident memory in megabytes; None if the system does not provide it."""
     try:
         lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -211,7 +211,7 @@ def _megabytes(process: int) -> float | None:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print a line for each figure, with the machine that it is of."""
+    """Print one line per result, with the machine."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

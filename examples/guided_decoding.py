@@ -1,9 +1,9 @@
-"""Grammar-guided decoding from scratch: the likeliest next token that fits the grammar is kept.
+"""Grammar-guided decoding from scratch: pick the likeliest next token that fits the grammar.
 
 Run: python examples/guided_decoding.py [--scripted]
 
-So works a mask: the grammar looks at the text with one more token and says whether it is valid, can still
-become valid, or is lost. Magistrate's engines ask that of all tokens at once.
+This is how a token mask works: the grammar checks the text plus one more token and finds it valid, a valid
+beginning, or invalid. Magistrate's engines check all tokens at once.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ LIKES = ["Sure", "The", ' "', "12", "+", ",", '"even"', "true", "}", '"sum"', ":
 
 
 async def ranked(engine: Engine, text: str) -> list[str]:
-    """The model's next tokens after `text`, likeliest first."""
+    """Return the model's next tokens after `text`, likeliest first."""
     if isinstance(engine, LocalEngine):
-        # Captured is what may follow before each token of a text, and after its last.
+        # `captured` has the likeliest tokens at each position of the text, and after its end.
         seen = await engine.likelihood(PROMPT, text or "{", capture=Capture(top=2000))
         assert seen.captured is not None
         return [engine.tokenizer.show(int(each)) for each in seen.captured.top_tokens[-1 if text else 0]]
@@ -35,7 +35,7 @@ async def ranked(engine: Engine, text: str) -> list[str]:
 
 
 async def write(engine: Engine) -> str:
-    """An answer in the grammar, token by token."""
+    """Write an answer that fits the grammar, token by token."""
     text = ""
     while check(text, GRAMMAR) != "valid":
         tokens = [token for token in await ranked(engine, text) if token]

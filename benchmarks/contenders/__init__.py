@@ -1,1 +1,1 @@
-"""The engines that the speed benchmark measures, one a file; each imports its packages inside its methods."""
+"""The engines that the speed benchmark measures, one per file; packages are imported inside methods."""

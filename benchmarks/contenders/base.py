@@ -1,7 +1,7 @@
-"""What a contender of the speed benchmark is.
+"""The interface of a contender of the speed benchmark.
 
-Every contender is measured in a child process of its own, under the Python that has its packages, so this
-module and `workload` import nothing but the standard library.
+Every contender is measured in its own child process, under the Python that has its packages. So this module
+and `workload` import only the standard library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from magistrate.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where one model's files are, the same weights in every form.
+    """The files of one model, with the same weights in every form.
 
     `ir`: OpenVINO folder. `gguf`: Q8_0 GGUF with the same weights, None where the model has none.
     `tokenizer`: folder with `tokenizer.json` and `tokenizer_config.json` (chat template included).
@@ -49,12 +49,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one call of a work came to.
+    """The measurement of one call of a work.
 
     `count`: answers (masks for `mask`). `tokens`: tokens written; for `prefill` tokens read. `seconds`:
-    wall-clock time of the measured part, loading and compiling of a schema not included. `valid`: answers
-    that are what was asked: parsed under the schema, or not empty where there is none. `extra`: further
-    numbers by name.
+    wall-clock time of the measured part, without loading and compiling a schema. `valid`: answers in the
+    requested form: parsed under the schema, or not empty without one. `extra`: further numbers by name.
     """
 
     count: int
@@ -65,20 +64,18 @@ class Measured:
 
 
 class Contender(Protocol):
-    """An engine, driven in its normal way over the works that it can do.
+    """An engine, used in its normal way for the works that it can do.
 
-    `load` is called once and before all else. The methods of works that are not in `works` are never
-    called and may be left out. Whatever is raised becomes a failure with that reason, not the end of the
-    run. Each work warms itself up where its first call would be slow (compiling a schema): outside the
-    seconds it reports.
+    `load` is called once, first. Methods of works not in `works` are never called and may be missing. An
+    exception becomes a failure with that reason, and the run goes on. Each work warms itself up if its
+    first call would be slow (compiling a schema), outside the seconds it reports.
     """
 
     name: str
     works: frozenset[str]
 
     def version(self) -> str:
-        """Packages and versions that make the figure, such as `outlines 1.3.3, torch 2.13.0`; before
-        `load`."""
+        """Return the packages and versions, such as `outlines 1.3.3, torch 2.13.0`; before `load`."""
 
     def load(self, weights: Weights, threads: int) -> None:
         """Load the model, to run on `threads` threads."""
@@ -87,26 +84,22 @@ class Contender(Protocol):
         """One of `workload.OPTIONS` for each item, at most `in_flight` at once."""
 
     def verdict_with_reasons(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """An answer under `workload.SCHEMA` for each item, greedy, compact where that can be said."""
+        """Return an answer under `workload.SCHEMA` for each item, greedy, compact if possible."""
 
     def unconstrained(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """Free text of `workload.ANSWER_TOKENS` tokens for each item, greedy, not ending before that
-        where that can be said."""
+        """Generate `workload.ANSWER_TOKENS` tokens for each item, greedy, without early end if possible."""
 
     def prefill(self, items: Sequence[Item]) -> Measured:
-        """Read the prompts, which share nothing, to the logits after their last tokens: all offered at
-        once, each read anew."""
+        """Read prompts that share nothing up to the logits after their last tokens, all offered at once."""
 
     def decode(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """Plain decoding of `workload.DECODE_TOKENS` tokens after each prompt was read: `seconds` and
-        `tokens` without the reading."""
+        """Decode `workload.DECODE_TOKENS` tokens after each prompt; the results exclude reading it."""
 
     def mask(self) -> Measured:
-        """Token masks along `workload.RUBRIC_ANSWER` under `workload.RUBRIC`: `seconds` of computing
-        `count` masks, one before each token."""
+        """Compute `count` token masks along `workload.RUBRIC_ANSWER` under `workload.RUBRIC`."""
 
     def close(self) -> None:
-        """Free what was loaded and end what was started."""
+        """Free what was loaded and stop what was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +129,10 @@ CONTENDERS: Mapping[str, Registered] = MappingProxyType(
 
 
 def made(target: str) -> Contender:
-    """The contender that `module:Class` names. Raises `SpecError`, or `ImportError` where its packages
-    are not installed."""
+    """Create the contender that `module:Class` names.
+
+    Raises `SpecError`, or `ImportError` if its packages are not installed.
+    """
     module, colon, name = target.partition(":")
     if not colon:
         raise SpecError(f"{target!r} names no contender; write it as module:Class")

@@ -36,7 +36,7 @@ SHORT, LONG = 8, 8 + workload.DECODE_TOKENS  # lengths whose difference is the d
 
 
 class Magistrate:
-    """The embedded engine as a user has it, defaults and all."""
+    """The embedded engine with its default settings."""
 
     name = "magistrate"
     works = frozenset(WORKS)
@@ -45,12 +45,12 @@ class Magistrate:
         self._runner = asyncio.Runner()
 
     def version(self) -> str:
-        """Packages that make the figures."""
+        """Return the packages involved."""
         names = ("magistrate", "openvino", "llguidance", "tokenizers")
         return ", ".join(f"{name} {version(name)}" for name in names)
 
     def load(self, weights: Weights, threads: int) -> None:
-        """Make the engine; the weights themselves come with the first request."""
+        """Create the engine; the weights are loaded with the first request."""
         self._weights = weights
         self._engine = LocalEngine(weights.ir, threads=threads)
         self._schema = constraint(workload.SCHEMA)
@@ -71,13 +71,13 @@ class Magistrate:
         return self._free(items, in_flight, workload.ANSWER_TOKENS)
 
     def prefill(self, items: Sequence[Item]) -> Measured:
-        """`choose` on all prompts at once: tokens that were in no cache."""
+        """`choose` on all prompts at once; counts tokens that were not cached."""
         seconds, choices = self._all(items, len(items), self._choose)
         used = sum((choice.usage for choice in choices), Usage())
         return Measured(len(choices), used.prompt - used.cached, seconds, len(choices))
 
     def decode(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """The same answers at two lengths: the difference has no reading of prompts in it."""
+        """Generate the same answers at two lengths: the difference excludes reading prompts."""
         long = self._free(items, in_flight, LONG)
         short = self._free(items, in_flight, SHORT)
         return Measured(
@@ -85,7 +85,7 @@ class Magistrate:
         )
 
     def mask(self) -> Measured:
-        """Masks along an answer to the rubric, computed one after the other."""
+        """Compute masks along an answer to the rubric, one after the other."""
         from magistrate.constraints.masks import MaskEngine
 
         tokenizer = self._engine.tokenizer
@@ -105,9 +105,9 @@ class Magistrate:
         return Measured(len(tokens), len(tokens), seconds, int(matcher.accepting) * len(tokens))
 
     def overhead(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """What scheduling and masks take of a step while verdicts with reasons are written.
+        """Measure the time of scheduling and masks per step while verdicts with reasons are written.
 
-        Masks are counted in full, though most of them are computed beside the forward.
+        Masks are counted in full, though most of them are computed in parallel with the forward pass.
         """
         before = self._engine.counters()
         measured = self.verdict_with_reasons(items, in_flight)
@@ -131,7 +131,7 @@ class Magistrate:
         )
 
     def soak(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """Verbs in turn over short prompts."""
+        """Call the verbs in turn on short prompts."""
         short, one_word = Sampling(max_tokens=4), constraint(list(workload.OPTIONS))
 
         async def asked(pair: tuple[int, Item]) -> Choice | Likelihood | Generation:

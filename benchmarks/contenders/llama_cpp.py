@@ -1,7 +1,7 @@
-"""llama.cpp by its own C interface, through the bindings of llama-cpp-python: no server, no sampler chain.
+"""llama.cpp by its C interface, through the bindings of llama-cpp-python: no server, no sampler chain.
 
-The shared prefix is read once and copied by sequence in a unified KV cache; what is in flight goes into one
-batch a step, and a finished row makes place for the next at once.
+The shared prefix is read once and copied by sequence in a unified KV cache. All rows in flight form one
+batch per step, and the next row replaces a finished one immediately.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class LlamaCpp:
     works = frozenset(WORKS)
 
     def version(self) -> str:
-        """The bindings, which carry llama.cpp's source. Raises `ModuleNotFoundError` without them."""
+        """Return the version of the bindings, which include llama.cpp. Raises `ModuleNotFoundError`."""
         return f"llama-cpp-python {version('llama-cpp-python')}"
 
     def load(self, weights: Weights, threads: int) -> None:
-        """Map the GGUF, on the processor alone."""
+        """Map the GGUF, on the CPU only."""
         if weights.gguf is None:
             raise EngineError("needs the weights as a GGUF")
         self._lib: Any = import_module("llama_cpp")
@@ -60,7 +60,7 @@ class LlamaCpp:
         self._prefix: tuple[int, ...] | None = None
 
     def verdict_only(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """The likelier of the two options by the logits after the prompt."""
+        """Choose the likelier of the two options by the logits after the prompt."""
         options = [self._tokens(option) for option in workload.OPTIONS]
         if any(len(tokens) != 1 for tokens in options):
             raise EngineError("an option is not one token")
@@ -73,7 +73,7 @@ class LlamaCpp:
         return Measured(len(rows), len(rows), seconds, len(rows))
 
     def verdict_with_reasons(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """The schema's JSON under llama.cpp's own grammar, without white space."""
+        """Generate the schema's JSON under llama.cpp's own grammar, without white space."""
         with Grammar(self._lib, self._vocabulary, workload.SCHEMA) as grammar:
             grammars: list[Grammar] = []
 
@@ -97,7 +97,7 @@ class LlamaCpp:
         return Measured(len(rows), written, seconds, sum(_answers(self._text(row.written)) for row in rows))
 
     def unconstrained(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """So many tokens, whatever they are."""
+        """Generate the requested number of tokens, whatever they are."""
 
         def step(row: Row, logits: Floats) -> bool:
             row.written.append(int(logits.argmax()))
@@ -107,7 +107,7 @@ class LlamaCpp:
         return Measured(len(rows), sum(len(row.written) for row in rows), seconds, len(rows))
 
     def prefill(self, items: Sequence[Item]) -> Measured:
-        """One prompt after the other, which is no slower here than several in a batch."""
+        """Read one prompt after the other, which is no slower here than several in a batch."""
         cache = self._fresh(1, unified=False)
         start = time.perf_counter()
         for item in items:
@@ -117,7 +117,7 @@ class LlamaCpp:
         return Measured(len(items), sum(len(item.tokens) for item in items), seconds, len(items))
 
     def decode(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """A token a row a step, each row with a cache of its own."""
+        """Decode one token per row and step, each row with its own cache."""
         cache = self._fresh(min(in_flight, len(items)), unified=False)
         seconds = 0.0
         for at in range(0, len(items), in_flight):
@@ -137,7 +137,7 @@ class LlamaCpp:
         return Measured(len(items), len(items) * workload.DECODE_TOKENS, seconds, len(items))
 
     def mask(self) -> Measured:
-        """The grammar applied to the whole vocabulary, before each token of the answer."""
+        """Apply the grammar to the whole vocabulary, before each token of the answer."""
         tokens = self._tokens(workload.RUBRIC_ANSWER)
         seconds, allowed = 0.0, 0
         with Grammar(self._lib, self._vocabulary, workload.RUBRIC) as grammar:
@@ -158,7 +158,7 @@ class LlamaCpp:
     def _answered(
         self, items: Sequence[Item], in_flight: int, writer: Callable[[], Step]
     ) -> tuple[float, list[Row]]:
-        """Every item written to its end, and the seconds that it took."""
+        """Write every item to its end; returns the seconds and the rows."""
         cache = self._shared(items[0].tokens[: items[0].shared], in_flight)
         start = time.perf_counter()
         places = list(range(in_flight, 0, -1))  # row 0 of the cache is the prefix
@@ -183,7 +183,7 @@ class LlamaCpp:
         return time.perf_counter() - start, done
 
     def _shared(self, prefix: tuple[int, ...], in_flight: int) -> Cache:
-        """A unified cache with the prefix in row 0, which stays there from call to call."""
+        """Return a unified cache with the prefix in row 0, which stays there between calls."""
         if self._cache is None or not self._cache.fits(in_flight + 1, unified=True):
             self._fresh(in_flight + 1, unified=True)
         assert self._cache is not None
@@ -250,7 +250,7 @@ class Cache:
         self._vocabulary = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(weights))
 
     def fits(self, rows: int, *, unified: bool) -> bool:
-        """Whether this is a cache of so many rows."""
+        """Return whether this cache has that many rows."""
         return self._rows == rows and self._unified == unified
 
     def read(self, rows: Sequence[tuple[int, int, Sequence[int]]]) -> list[Floats]:
@@ -276,11 +276,11 @@ class Cache:
         return [np.ctypeslib.as_array(pointer, (self._vocabulary,)) for pointer in pointers]
 
     def copy(self, source: int, target: int) -> None:
-        """One row's cells, shared with another."""
+        """Share one row's cells with another."""
         self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
 
     def drop(self, row: int) -> None:
-        """Forget a row."""
+        """Clear a row."""
         self._lib.llama_memory_seq_rm(self._memory, row, -1, -1)
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ class Cache:
 
 
 class Grammar:
-    """A JSON schema as one of llama.cpp's grammars, at one place of a text."""
+    """A JSON schema as a llama.cpp grammar, at one position of a text."""
 
     def __init__(self, lib: Any, vocabulary: Any, schema: Any, sampler: Any = None) -> None:
         import numpy as np
@@ -314,7 +314,7 @@ class Grammar:
         self.close()
 
     def clone(self) -> Grammar:
-        """Another one at the same place."""
+        """Return a copy at the same position."""
         return Grammar(self._lib, self._vocabulary, None, self._lib.llama_sampler_clone(self._sampler))
 
     def pick(self, logits: Floats) -> int:
@@ -334,7 +334,7 @@ class Grammar:
         return token
 
     def mask(self) -> float:
-        """Apply it to the whole vocabulary; the seconds that took."""
+        """Apply it to the whole vocabulary; returns the seconds that took."""
         import numpy as np
 
         self._all["id"] = np.arange(len(self._all))
@@ -344,11 +344,11 @@ class Grammar:
         return time.perf_counter() - start
 
     def allows(self, token: int) -> bool:
-        """Whether the last `mask` lets a token be."""
+        """Return whether the last `mask` allows a token."""
         return bool(self._all["logit"][token] == 0)
 
     def accept(self, token: int) -> None:
-        """Go on by one token."""
+        """Advance by one token."""
         self._lib.llama_sampler_accept(self._sampler, token)
 
     def close(self) -> None:

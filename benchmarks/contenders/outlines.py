@@ -38,7 +38,7 @@ class OutlinesTransformers:
     works = frozenset(WORKS)
 
     def version(self) -> str:
-        """Packages that make the figures. Raises `ModuleNotFoundError` for one that is missing."""
+        """Return the packages involved. Raises `ModuleNotFoundError` for a missing one."""
         return ", ".join(f"{name} {version(name)}" for name in PACKAGES)
 
     def load(self, weights: Weights, threads: int) -> None:
@@ -64,7 +64,7 @@ class OutlinesTransformers:
         self._compiled: dict[str, Any] = {}
 
     def verdict_only(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """Multiple choice, the least that outlines can be asked to write."""
+        """Multiple choice, the shortest output that outlines can produce."""
         generator = self._generator("choice", Literal[workload.OPTIONS])
         seconds, texts, tokens = self._written(
             generator, items, in_flight, max_new_tokens=workload.MOST_TOKENS
@@ -72,7 +72,7 @@ class OutlinesTransformers:
         return Measured(len(texts), tokens, seconds, sum(text in workload.OPTIONS for text in texts))
 
     def verdict_with_reasons(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """The schema's JSON without white space."""
+        """Generate the schema's JSON without white space."""
         schema = self._outlines.types.JsonSchema(json.dumps(workload.SCHEMA), whitespace_pattern="")
         generator = self._generator("schema", schema)
         seconds, texts, tokens = self._written(
@@ -81,14 +81,14 @@ class OutlinesTransformers:
         return Measured(len(texts), tokens, seconds, sum(map(_answers, texts)))
 
     def unconstrained(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """So many tokens, whatever they are."""
+        """Generate the requested number of tokens, whatever they are."""
         generator = self._generator("free", None)
         n = workload.ANSWER_TOKENS
         seconds, texts, _ = self._written(generator, items, in_flight, min_new_tokens=n, max_new_tokens=n)
         return Measured(len(texts), len(texts) * n, seconds, sum(map(bool, texts)))
 
     def prefill(self, items: Sequence[Item]) -> Measured:
-        """One forward a prompt: all in one is no faster here."""
+        """One forward pass per prompt: a batch is no faster here."""
         rows = [self._torch.tensor([item.tokens]) for item in items]
         with self._torch.inference_mode():
             start = time.perf_counter()
@@ -98,7 +98,7 @@ class OutlinesTransformers:
         return Measured(len(items), sum(len(item.tokens) for item in items), seconds, len(items))
 
     def decode(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """`generate` of transformers, by the clock from the logits of the prompts on."""
+        """Measure `generate` of transformers, starting at the logits of the prompts."""
         n = workload.DECODE_TOKENS + 1  # the first is what the prompts' own logits say
         seconds = 0.0
         for group in _groups(items, in_flight):
@@ -116,7 +116,7 @@ class OutlinesTransformers:
     # ------------------------------------------------------------------------------------------------
 
     def _remembering(self, generate: Callable[..., Any]) -> Callable[..., Any]:
-        """`generate`, with what it wrote kept: outlines gives the text alone."""
+        """Wrap `generate` to keep its tokens, because outlines returns only the text."""
 
         def remembered(**inputs: Any) -> Any:
             rows = generate(**inputs)
@@ -126,7 +126,7 @@ class OutlinesTransformers:
         return remembered
 
     def _generator(self, key: str, kind: Any) -> Any:
-        """outlines' generator for a type, compiled once."""
+        """Return outlines' generator for a type, compiled once."""
         if key not in self._compiled:
             self._compiled[key] = self._outlines.Generator(self._model, kind)
         return self._compiled[key]
@@ -134,7 +134,7 @@ class OutlinesTransformers:
     def _written(
         self, generator: Any, items: Sequence[Item], in_flight: int, **limits: int
     ) -> tuple[float, list[str], int]:
-        """The seconds that it took, the texts, and the tokens that were written for them."""
+        """Return the seconds, the texts, and the number of tokens written."""
         chats = [self._outlines.inputs.Chat([{"role": "user", "content": item.user}]) for item in items]
         texts: list[str] = []
         self._written_ids.clear()
@@ -147,7 +147,7 @@ class OutlinesTransformers:
 
 
 class FirstCall:
-    """A logits processor that changes nothing and remembers when it was first called."""
+    """A logits processor that changes nothing and records the time of its first call."""
 
     at = 0.0
 
@@ -157,7 +157,7 @@ class FirstCall:
 
 
 def _answers(text: str) -> bool:
-    """Whether a text is what `workload.SCHEMA` asks for."""
+    """Return whether a text fits `workload.SCHEMA`."""
     from jsonschema import Draft202012Validator
 
     try:

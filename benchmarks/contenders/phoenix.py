@@ -48,11 +48,11 @@ class PhoenixXllamacpp:
         self._server: Any = None
 
     def version(self) -> str:
-        """Packages that make the figures. Raises `ModuleNotFoundError` for one that is missing."""
+        """Return the packages involved. Raises `ModuleNotFoundError` for a missing one."""
         return ", ".join(f"{name} {version(name)}" for name in PACKAGES)
 
     def load(self, weights: Weights, threads: int) -> None:
-        """Start the server on loopback, with a key, and Phoenix's client of it."""
+        """Start the server on loopback, with a key, and create Phoenix's client for it."""
         if weights.gguf is None:
             raise EngineError("needs the weights as a GGUF")
         os.environ.update(QUIET)
@@ -81,12 +81,12 @@ class PhoenixXllamacpp:
         return self._classified(items, in_flight, list(workload.OPTIONS), explained=False)
 
     def verdict_with_reasons(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """Classification with an explanation, its length bounded as everyone's is."""
+        """Classification with an explanation, bounded in length as for all contenders."""
         labels = workload.SCHEMA["properties"]["label"]["enum"]
         return self._classified(items, in_flight, labels, explained=True)
 
     def unconstrained(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """So many tokens of text by Phoenix's model, whatever they are."""
+        """Generate the requested number of tokens by Phoenix's model, whatever they are."""
 
         async def written(item: Item) -> str:
             return str(
@@ -103,7 +103,7 @@ class PhoenixXllamacpp:
         return Measured(len(texts), tokens, seconds, sum(map(bool, texts)))
 
     def prefill(self, items: Sequence[Item]) -> Measured:
-        """Prompts for one token each."""
+        """Request one token for each prompt."""
         seconds, _ = self._all(items, len(items), lambda item: self._completed(item, 1, cache_prompt=False))
         return Measured(len(items), sum(len(item.tokens) for item in items), seconds, len(items))
 
@@ -122,7 +122,7 @@ class PhoenixXllamacpp:
         return Measured(len(items), tokens, seconds, len(items))
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         self._server = None
         self._runner.close()
 
@@ -170,7 +170,7 @@ class PhoenixXllamacpp:
         async def label(item: Item) -> str | None:
             try:
                 return str((await evaluator.async_evaluate({"user": item.user}))[0].label)
-            except ValueError:  # what the server wrote was cut off, or no JSON
+            except ValueError:  # the server's output was cut off or is not JSON
                 return None
 
         before = self._tokens()
@@ -178,7 +178,7 @@ class PhoenixXllamacpp:
         return Measured(len(found), self._tokens() - before, seconds, sum(each in labels for each in found))
 
     def _tokens(self) -> int:
-        """Tokens that the server has written so far."""
+        """Return the number of tokens that the server has written so far."""
         told = re.search(
             r"^llamacpp:tokens_predicted_total (\d+)", self._server.handle_metrics(), re.MULTILINE
         )

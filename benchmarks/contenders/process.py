@@ -3,8 +3,8 @@
 The child reads JSON lines and answers each with one. The first is its set-up, `{"weights": {...},
 "threads": n}`, answered with `{"version", "works", "seconds"}`; the others are `{"work", "in_flight",
 "items", "warm"}`, answered with the fields of a `Measured`, where `warm` are items to answer first,
-unmeasured. The work `memory` is answered here. Errors are answered as `{"error": reason}`. Whatever else
-writes to standard output is redirected to standard error.
+unmeasured. The work `memory` is answered here. Errors are answered as `{"error": reason}`. Other output
+to standard output is redirected to standard error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.2
 BENCHMARKS = Path(__file__).resolve().parent.parent
 PACKAGE = Path(magistrate.__file__).resolve().parent
-# Another Python has packages of its own and must see none of ours but these two, wherever they lie.
+# Another Python has its own packages and must see only these two of ours, wherever they are.
 _START = """\
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -48,11 +48,11 @@ serve(name)
 
 
 class Child:
-    """A contender in a process of its own, from its start to the end of the `with` block.
+    """A contender in its own process, from its start to the end of the `with` block.
 
-    `python` None is this Python. `version`, `works` and `seconds` (of loading) are what it answered to
-    its set-up. Raises `EngineError` for what it answers as its failure, `EngineGone` where it died or
-    took longer than `limit` seconds.
+    `python` None is this Python. `version`, `works` and `seconds` (of loading) come from its reply to the
+    set-up. Raises `EngineError` for a failure that it reports, `EngineGone` if it died or took longer than
+    `limit` seconds.
     """
 
     def __init__(self, name: str, weights: Weights, threads: int, python: Path | None, limit: float) -> None:
@@ -67,7 +67,7 @@ class Child:
                 stderr=self._log,
                 encoding="utf-8",
                 env={**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"},
-                # A Ctrl-C is ours to pass on: it ends the group, with whatever the contender started.
+                # We pass on a Ctrl-C ourselves: it ends the group, with all that the contender started.
                 start_new_session=True,
             )
         except OSError as error:
@@ -95,13 +95,13 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     def measure(
         self, work: str, items: Sequence[Item] = (), in_flight: int = 1, warm: Sequence[Item] = ()
     ) -> Measured:
-        """One work over `items`, after `warm` was answered unmeasured."""
+        """Measure one work over `items`, after answering `warm` unmeasured."""
         request = {
             "work": work,
             "in_flight": in_flight,
@@ -114,7 +114,7 @@ class Child:
         return measured
 
     def close(self, grace: float = 0) -> None:
-        """End the process and all that it started: it is given `grace` seconds to do so, then made to."""
+        """End the process and all that it started; after `grace` seconds they are killed."""
         process = self._process
         with contextlib.suppress(OSError):
             if process.stdin is not None:
@@ -131,7 +131,7 @@ class Child:
         self._log.close()
 
     def _signal(self, how: signal.Signals) -> None:
-        """To the whole group, which may outlive the child."""
+        """Send a signal to the whole group, which may outlive the child."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if sys.platform == "win32":
                 self._process.terminate()
@@ -140,7 +140,7 @@ class Child:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with contextlib.suppress(ValueError, OSError):  # closed under our hands at the end
+        with contextlib.suppress(ValueError, OSError):  # closed concurrently at the end
             for line in self._process.stdout:
                 self._lines.put(line)
         self._lines.put(None)
@@ -166,16 +166,16 @@ class Child:
         return answer
 
     def _line(self) -> str | None:
-        """The next line; None at the end of the process."""
+        """Return the next line; None at the end of the process."""
         deadline = time.monotonic() + self._limit
         while time.monotonic() < deadline:
-            # In slices, so that a Ctrl-C is noticed at once everywhere.
+            # In slices, so that a Ctrl-C is noticed immediately on all platforms.
             with contextlib.suppress(Empty):
                 return self._lines.get(timeout=POLL_SECONDS)
         raise EngineGone(f"no answer within {self._limit:.0f} s")
 
     def _ended(self) -> str:
-        """How the process ended, with the last line that it complained with."""
+        """Describe how the process ended, with its last line on standard error."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_SECONDS)
         status = self._process.returncode
@@ -186,7 +186,7 @@ class Child:
 
 
 LEVELLESS = ("prefill",)  # works without a number in flight
-ITEMLESS = ("mask",)  # works that take nothing at all
+ITEMLESS = ("mask",)  # works without items
 MEGABYTE = 1e6
 _UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
 
@@ -210,14 +210,14 @@ def serve(name: str) -> None:
                 answer(asdict(_measured(contender, request)))
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # contenders are foreign code; some raise what is no Exception
+        except BaseException as error:  # contenders are foreign code; some raise a BaseException
             answer({"error": reason(error)})
     if contender is not None:
         contender.close()
 
 
 def reason(error: BaseException) -> str:
-    """An error on one line."""
+    """Return an error as one line."""
     text = " ".join(str(error).split())[:400]
     if isinstance(error, ModuleNotFoundError):
         return f"not installed: {error.name}"
@@ -274,8 +274,10 @@ def _items(rows: list[Mapping[str, Any]]) -> list[Item]:
 
 
 def memory() -> Mapping[str, float]:
-    """Resident set of this process in megabytes (10^6 bytes): `peak`, with the largest of its own
-    children added, and `now` where /proc tells. Raises `EngineError` where the system does not say."""
+    """Return the resident set in megabytes (10^6 bytes): `peak`, plus that of its largest child, and `now`.
+
+    `now` is missing without /proc. Raises `EngineError` if the system reports no memory usage.
+    """
     try:
         import resource
     except ModuleNotFoundError:
@@ -287,7 +289,7 @@ def memory() -> Mapping[str, float]:
     status = Path("/proc/self/status")
     if not status.exists():
         return {"peak": own + children}
-    # What a process inherits of who started it is in ru_maxrss, but not here.
+    # ru_maxrss includes memory inherited from the parent process; this value does not.
     told = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines())
     own, now = (int(told[name].split()[0]) * 1024 / MEGABYTE for name in ("VmHWM", "VmRSS"))
     return {"peak": own + children, "now": now}

@@ -1,7 +1,7 @@
-"""What every contender is asked: the same prompts, the same schema, the same lengths.
+"""The workload of all contenders: the same prompts, the same schema, the same lengths.
 
-The constants are plain values, so that a contender's process needs nothing to read them. Prompts are made
-by the parent with the model's own tokenizer and never twice, so that nothing but the shared prefix can be
+The constants are plain values, so that a contender's process needs no packages to read them. The parent
+creates the prompts with the model's own tokenizer, each only once, so that only the shared prefix can be
 found in a cache.
 """
 
@@ -45,7 +45,7 @@ _CLAIM = {
     "required": ["reasoning", "kind", "output_quote", "context_quote"],
     "additionalProperties": False,
 }
-# What a judge that names its evidence lets a model write.
+# The output of a judge that quotes its evidence.
 RUBRIC: Mapping[str, Any] = {
     "type": "object",
     "properties": {"claims": {"type": "array", "items": _CLAIM, "maxItems": 8}},
@@ -135,21 +135,21 @@ class Workload:
         ]
 
     def distinct(self, n: int) -> list[Item]:
-        """Prompts of 270 tokens that share nothing but what the chat template begins with."""
+        """Return prompts of 270 tokens that share only the beginning of the chat template."""
         return [self._item(self._filled(DISTINCT_TOKENS, self._noise)) for _ in range(n)]
 
     def stories(self, n: int) -> list[Item]:
-        """Short prompts whose answers go on for longer than is measured."""
+        """Return short prompts whose answers are longer than what is measured."""
         return [self._item(f"Write a long story about {self._some(3)}. Begin at once.") for _ in range(n)]
 
     def questions(self, n: int) -> list[Item]:
-        """Short prompts with a short shared prefix, for many requests in little time."""
+        """Return short prompts with a short shared prefix, for many requests in little time."""
         return [self._item(f"Is this the name of a thing, yes or no? {self._some(3)}") for _ in range(n)]
 
     # ------------------------------------------------------------------------------------------------
 
     def _sized_frame(self) -> str:
-        """Instructions and as much of the context as makes the shared prefix 250 tokens long."""
+        """Return instructions and enough context for a shared prefix of 250 tokens."""
         words = _CONTEXT.split()
 
         def frame(n: int) -> str:
@@ -168,7 +168,7 @@ class Workload:
         return one[:same]
 
     def _statement(self) -> str:
-        """A prompt whose suffix is 18 tokens long and, by its number, unlike all others."""
+        """Return a prompt whose suffix has 18 tokens and is unique by its number."""
         target = len(self._head) + SUFFIX_TOKENS
         number = next(self._serial)
         subject = self._random.choice(_WORDS)
@@ -178,7 +178,7 @@ class Workload:
         return f"{self._some(1)} {next(self._serial)} {self._some(n)}"
 
     def _filled(self, target: int, written: Callable[[int], str]) -> str:
-        """The text that `written(words)` gives for so many words that it is `target` tokens long."""
+        """Return `written(words)` with as many words as give it `target` tokens."""
         n = 1
         for _ in range(1000):
             text = written(n)
@@ -218,7 +218,7 @@ Answered = TypeVar("Answered")
 async def answered(
     items: Sequence[Asked], in_flight: int, answer: Callable[[Asked], Awaitable[Answered]]
 ) -> tuple[float, list[Answered]]:
-    """Every item answered, `in_flight` at once, in order, and the seconds it took."""
+    """Answer every item, `in_flight` at once; returns the seconds and the answers in order."""
     places = asyncio.Semaphore(in_flight)
 
     async def one(item: Asked) -> Answered:

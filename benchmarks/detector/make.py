@@ -1,12 +1,12 @@
-"""From a folder of labelled data to a detector of the package: all of its trainings in a row.
+"""Creates a detector of the package from a folder of labelled data: all of its trainings in sequence.
 
 Run: .venv-train/bin/python benchmarks/detector/make.py DATA [--size large] [--to FOLDER] [--work W]
 
-DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. Each training begins with what
-the one before has made, and keeps its state in --work (build/detector), so that the same command goes on
-after a stop. `--share` of the tokens are read: .001 tries all of it in minutes. The small detector is written
-whole; of the large one all but the weights, which are made of its encoder and the update when it is pulled.
-Afterwards `measure.py` says what it is worth.
+DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. Each training starts from the
+result of the previous one and keeps its state in --work (build/detector), so that the same command resumes
+after a stop. `--share` is the fraction of the tokens to read: .001 tries everything in minutes. The small
+detector is written whole. For the large one everything but the weights is written; they are computed from
+its encoder and the update when it is pulled. Afterwards run `measure.py` to measure it.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def main() -> None:
             train(*words)
         base = str(folder)
     target = told.to or PLACES[told.size]
-    made = (WEIGHTS, TOKENIZER, WORK) if told.size == "large" else (WORK,)  # what is not shipped
+    made = (WEIGHTS, TOKENIZER, WORK) if told.size == "large" else (WORK,)  # not shipped
     with whole(target) as half:
         shutil.copytree(base, half, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*made))
     print("written:", target)
 
 
 def sources(given: Path, folder: Path) -> Path:
-    """A folder with links to the files of `given`, and the written twins beside them."""
+    """Create a folder with links to the files of `given`, and the written twins beside them."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in given.glob("*.jsonl.gz"):
         link = folder / path.name
@@ -91,7 +91,7 @@ def sources(given: Path, folder: Path) -> Path:
 
 
 def train(*words: object) -> None:
-    """One training by the command line, as anybody would run it."""
+    """Execute one training by the command line, as a user would."""
     command = ["train", "detector", *map(str, words)]
     print("$ magistrate", shlex.join(command), flush=True)
     subprocess.run([sys.executable, "-m", "magistrate", *command], check=True)

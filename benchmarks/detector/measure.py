@@ -1,9 +1,10 @@
-"""What a detector is worth by set and by kind of error: into its manifest and its card.
+"""Measures a detector by set and by kind of error, and writes the results into its manifest and card.
 
 Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.measure [--size large]
 
-Sets are the test parts of `python -m benchmarks.quality`, the built-in set, and the everyday cases, of which
-the lines by kind are parts. None of them was learnt from; of a set whose family was, the table says so.
+The sets are the test parts of `python -m benchmarks.quality`, the built-in set, and the everyday cases,
+whose parts are the lines by kind. The detector was trained on none of them. The table marks a set whose
+family it was trained on.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def main() -> None:
 
 
 def measured(model: Detector, manifest: Manifest, most: int) -> Iterator[Figure]:
-    """The figures of all sets that are at hand, printed as they come."""
+    """Yield the results of all available sets, printed as they are computed."""
     for each in SETS:
         if not here(each):
             print(f"{each.name:<28}not here: left out; MAGISTRATE_DATA_DIR names the folder of the sets")
@@ -67,7 +68,7 @@ def measured(model: Detector, manifest: Manifest, most: int) -> Iterator[Figure]
 def figure(
     name: str, samples: Sequence[Sample], logits: Sequence[float], manifest: Manifest, left_out: bool = True
 ) -> Figure:
-    """AUROC and balanced accuracy at .5, with intervals that take contexts whole."""
+    """Return AUROC and balanced accuracy at .5, with intervals that resample whole contexts."""
     scores = np.array([manifest.probability(each) for each in logits])
     truth = np.array([each.label == HALLUCINATED for each in samples])
     groups = np.unique(["\n".join(each.sources) for each in samples], return_inverse=True)[1]
@@ -87,7 +88,7 @@ def figure(
 
 
 def values(found: Estimate) -> tuple[float, float, float]:
-    """The value and its interval, NaN never: all of these sets have both labels."""
+    """Return the value and its interval; never NaN, because all of these sets have both labels."""
     assert found.value is not None and found.low is not None and found.high is not None
     return round(found.value, 4), round(found.low, 4), round(found.high, 4)
 

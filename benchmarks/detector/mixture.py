@@ -1,9 +1,9 @@
-"""A recipe's sources as one file of labelled samples, for trainings that read such.
+"""Writes a recipe's sources as one file of labelled samples, for trainings that read such files.
 
 Run: .venv-train/bin/python benchmarks/detector/mixture.py DATA RECIPE --examples N --to FILE.jsonl.gz
 
-Whole contexts are drawn, with all that is said about them, since statements about one context are read
-together. Of each source as many faithful as hallucinated outputs are taken, and none twice.
+Whole contexts are drawn, with all statements about them, because statements about one context are read
+together. From each source it takes as many faithful as hallucinated outputs, each at most once.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from magistrate.training.detector.recipe import Recipe, Source, read_recipe, sam
 from magistrate.training.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
-SLACK = 4  # by how many one label may be ahead
+SLACK = 4  # most samples that one label may be ahead
 
 
 def drawn(
     recipe: Recipe, folder: Path, lexicon: Lexicon, examples: int, longest: int
 ) -> Iterator[tuple[Source, list[list[Sample]]]]:
-    """Of each source the groups that are drawn, each of one context of at most `longest` characters."""
+    """Yield each source with its drawn groups, each of one context of at most `longest` characters."""
     total = sum(source.share for source in recipe.sources)
     for source in recipe.sources:
         groups = list(_groups(samples(folder, source, recipe, lexicon), longest))
@@ -53,7 +53,7 @@ def _groups(every: Sequence[Sample], longest: int) -> Iterator[list[Sample]]:
 
 
 def _even(group: Sequence[Sample], taken: Counter[str]) -> Iterator[Sample]:
-    """The samples by which neither label comes to be far ahead of the other."""
+    """Yield samples such that neither label gets far ahead of the other."""
     for each in group:
         assert each.label is not None
         other = HALLUCINATED if each.label == FAITHFUL else FAITHFUL

@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def row(source: Source, every: Sequence[Sample], most: int) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     licences = Counter(str(each.metadata.get("licence", "made")) for each in every)
     some = random.Random(1).sample(list(every), min(most, len(every)))
     truth = np.array([each.label == HALLUCINATED for each in some])
@@ -64,7 +64,7 @@ def row(source: Source, every: Sequence[Sample], most: int) -> str:
 
 
 def output_alone(some: Sequence[Sample], truth: np.ndarray) -> float:
-    """How well a model ranks that sees the output and nothing else."""
+    """Return how well a model ranks that sees only the output."""
     groups = np.unique(["\n".join(each.context) for each in some], return_inverse=True)[1]
     features = HashingVectorizer(ngram_range=(1, 2), n_features=1 << 18).transform(
         each.output or "" for each in some
@@ -76,7 +76,7 @@ def output_alone(some: Sequence[Sample], truth: np.ndarray) -> float:
 
 
 def novel(sample: Sample) -> float:
-    """The share of the output's words that the context and the question lack."""
+    """Return the share of the output's words that the context and the question lack."""
     known = set(words("\n".join((*sample.context, sample.input or ""))))
     said = words(sample.output or "")
     return sum(word not in known for word in said) / max(len(said), 1)

@@ -1,8 +1,8 @@
-"""A tuned judge's adapter as the update of a model of the catalogue, with its recipe and its card.
+"""Ships a tuned judge's adapter as an update of a model of the catalogue, with its recipe and card.
 
 Run: .venv-train/bin/python benchmarks/detector/ship_judge.py FOLDER [--to NAME]
 
-FOLDER is what `magistrate train judge` wrote. The adapter is kept with eight bits a number.
+FOLDER is the output of `magistrate train judge`. The adapter is stored with eight bits per number.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Twins, two statements about one document of which one is faithful, as rows that a recipe reads.
+"""Converts twins, two statements about one document of which one is faithful, to rows for recipes.
 
 Run: .venv/bin/python benchmarks/detector/twins.py FILE … --to FOLDER
 
-A FILE has one document a line: `{"domain", "context", "twins": [{"kind", "question", "right", "wrong"}]}`. Of
-each FOLDER/NAME.jsonl.gz is written, every twin as two rows, with the wrong words marked, and
-FOLDER/NAME-together.jsonl.gz, outputs of several statements of which some are wrong: what is learnt of a
-document is then read with it once and not once for each statement.
+A FILE has one document per line: `{"domain", "context", "twins": [{"kind", "question", "right",
+"wrong"}]}`. For each it writes FOLDER/NAME.jsonl.gz, with every twin as two rows and the wrong words
+marked, and FOLDER/NAME-together.jsonl.gz, with outputs of several statements of which some are wrong. So
+training reads a document once for several statements, instead of once per statement.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from magistrate.types import Sample
 WORD = re.compile(r"\w+|[^\w\s]")
 ENDED = re.compile(r"[.!?]$")
 SIDES = ("right", "wrong")
-TOGETHER = 3  # statements of one output
-FULL = 6  # words from which on an answer says what it is about
+TOGETHER = 3  # statements per output
+FULL = 6  # least words for an answer that is clear by itself
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file of twins, the right one before the wrong one."""
+    """Yield the rows of a file of twins, the right one before the wrong one."""
     for number, told in enumerate(documents(path)):
         for place, twin in enumerate(told["twins"]):
             for which in SIDES:
@@ -45,7 +45,7 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def together(path: Path) -> Iterator[dict[str, Any]]:
-    """Outputs of up to `TOGETHER` statements about a document, and those with right and wrong exchanged."""
+    """Yield outputs of up to `TOGETHER` statements about a document, and with right and wrong swapped."""
     for number, told in enumerate(documents(path)):
         order = random.Random(f"{path.stem}/{number}")
         whole = [each for each in told["twins"] if ENDED.search(each["right"]) and is_whole(each)]
@@ -67,12 +67,12 @@ def together(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def is_whole(twin: dict[str, Any]) -> bool:
-    """Whether what a twin says can be understood without its question."""
+    """Return whether a twin can be understood without its question."""
     return twin["question"] is None or min(len(twin[side].split()) for side in SIDES) >= FULL
 
 
 def documents(path: Path) -> Iterator[dict[str, Any]]:
-    """What stands in a file, a document a line."""
+    """Yield the documents of a file, one per line."""
     for line in path.read_text(encoding="utf-8").splitlines():
         yield json.loads(line)
 
@@ -80,7 +80,7 @@ def documents(path: Path) -> Iterator[dict[str, Any]]:
 def row(
     name: str, context: str, question: str | None, output: str, spans: list[list[int]], kind: str
 ) -> dict[str, Any]:
-    """One row as a recipe reads it; wrong where it has spans."""
+    """Return one row in the recipe format; it is wrong if it has spans."""
     told = {"kind": kind, "source": name.partition("-")[0], "licence": "Apache-2.0", "ship": True}
     return {
         "id": name,
@@ -94,7 +94,7 @@ def row(
 
 
 def samples(path: Path) -> list[Sample]:
-    """The same as samples, to measure on."""
+    """Return the twins as samples, for measuring."""
     return [
         Sample(
             id=row["id"],
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def write(path: Path, folder: Path) -> None:
-    """The files of rows that are made of a file of twins."""
+    """Write the files of rows for a file of twins."""
     for name, every in ((path.stem, [*rows(path)]), (f"{path.stem}-together", [*together(path)])):
         with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
             file.writelines(json.dumps(each, ensure_ascii=False) + "\n" for each in every)

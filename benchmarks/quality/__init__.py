@@ -1,1 +1,1 @@
-"""How well judges judge labelled sets, by a protocol that stays as it is."""
+"""Measures how well judges do on labelled sets, by a fixed protocol."""

@@ -85,11 +85,11 @@ def command(
     tables_only: bool,
     as_json: bool,
 ) -> int:
-    """Judge labelled sets and compare with their labels, with trivial rules and with published figures.
+    """Judge labelled sets, and compare judges with the labels, trivial rules and published results.
 
-    Nothing is fixed on what is measured: a judge's own threshold comes with it, that of a rule from sets of
-    other families, a tuned one from another part of the same set. Runs are kept: what was cut off is gone on
-    with, what was measured with the same recipe not measured twice.
+    Nothing is tuned on the measured data: a judge has its own threshold, a rule's threshold comes from sets
+    of other families, and a tuned one from another part of the same set. Runs are kept: an interrupted one
+    is resumed, and one with the same recipe is not repeated.
     """
     from magistrate.cli.exit_codes import DONE
     from magistrate.engines.models import default
@@ -106,10 +106,10 @@ def command(
     else:
         asked = list(dict.fromkeys(judges)) or faithfulness_judges(_print_line)
         wanted = list(dict.fromkeys(models)) or [default().name]
-        registry.judges([words for words in asked if FAMILY not in words])  # a wrong name costs nothing yet
+        registry.judges([words for words in asked if FAMILY not in words])  # fail early on a wrong name
         with data_in(data):
             chosen = _sets(sets)
-            # What cannot be is told before anything is spent.
+            # Report impossible combinations before anything is spent.
             made = _judges(chosen, asked, refuse=bool(judges) and not seen)
             for model in [] if registry.asks_none(made) else wanted:
                 let_go(open_model(model))
@@ -146,7 +146,7 @@ def _print_line(text: str) -> None:
 
 
 def _sets(names: tuple[str, ...]) -> list[QualitySet]:
-    """The sets that were named, or all that are here. Says on standard error which are left out."""
+    """Return the named sets, or all available ones. Prints to standard error which are left out."""
 
     if names:
         return named(names)
@@ -163,7 +163,7 @@ def _sets(names: tuple[str, ...]) -> list[QualitySet]:
 
 
 def _judges(sets: list[QualitySet], asked: list[str], *, refuse: bool) -> list[Judge]:
-    """All judges as they are on each set. Raises `SpecError`, with `refuse` also for one that has seen it."""
+    """Return the judges for each set. Raises `SpecError`, with `refuse` also if one was trained on it."""
 
     found = []
     for each in sets:
@@ -176,7 +176,7 @@ def _judges(sets: list[QualitySet], asked: list[str], *, refuse: bool) -> list[J
 
 
 def open_model(model: str) -> Engine:
-    """A model of its own for every measurement, so that none finds what another left in its cache."""
+    """Return a new model for each measurement, so that none profits from another's cache."""
 
     return LocalEngine(model)
 

@@ -1,8 +1,8 @@
-"""Trivial rules and text signals under the same protocol: cut by other sets, or by the dev part of this one.
+"""Trivial rules and text signals under the same protocol, with thresholds from other sets or the dev part.
 
-The direction of a rule is the one that ranks the labels better where it is chosen; a signal's is known: the
-higher, the more suspicious. The cut that is fixed beforehand comes from the dev parts of the sets of other
-families, each set and each label in it counting the same.
+The direction of a rule is the one that ranks the labels better where it is chosen. A signal's direction is
+known: higher is more suspicious. The fixed threshold comes from the dev parts of sets of other families,
+where each set and each of its labels has the same weight.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """A rule's scores on both parts, of the samples that have one, higher for what is hallucinated.
+    """A rule's scores on both parts, for the samples that have one; higher means hallucinated.
 
-    `said` are its labels on the test part by the cut `at`, which the sets `fixed_on` have fixed; both None
-    where there is no such set. `ms` is what one sample takes, None where that is nothing.
+    `said` holds its labels on the test part by the threshold `at`, fixed on the sets `fixed_on`. Both are
+    None if there is no such set. `ms` is the time per sample, None if negligible.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Ruled:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What every rule says of some samples `[n]`, NaN inside this module where it says nothing."""
+    """Every rule's scores of some samples `[n]`, NaN within this module if undefined."""
 
     truth: Flags
     groups: NDArray[np.int64]
@@ -76,7 +76,7 @@ class Reading:
 
 
 def ruled(split: Split, others: Sequence[Split] = ()) -> Iterator[Ruled]:
-    """Always hallucinated, two shortcuts and every text signal; `others` may fix their cuts beforehand."""
+    """Yield always-hallucinated, two shortcuts and every text signal; `others` can fix thresholds."""
     import numpy as np
 
     dev, test = read(split.dev), read(split.test)
@@ -92,7 +92,7 @@ def ruled(split: Split, others: Sequence[Split] = ()) -> Iterator[Ruled]:
 
 
 def read(samples: Sequence[Sample]) -> Reading:
-    """All rules on some samples."""
+    """Compute all rules on some samples."""
     import numpy as np
 
     from magistrate.features.signals import SIGNALS, readings
@@ -123,7 +123,7 @@ def _ruled(name: str, dev: Reading, test: Reading, apart: Mapping[str, Reading],
 
 
 def _part(reading: Reading, values: Floats) -> Part:
-    """The samples that have a value."""
+    """Return the samples that have a value."""
     import numpy as np
 
     kept = ~np.isnan(values)
@@ -137,7 +137,7 @@ def _direction(truth: Flags, values: Floats, weights: Floats | None = None) -> f
 
 
 def _scaled(values: Floats, by: Floats) -> Floats:
-    """Values in [0, 1], the lowest of `by` at 0 and the highest at 1."""
+    """Scale values to [0, 1], with the lowest of `by` at 0 and the highest at 1."""
     import numpy as np
 
     spread = np.ptp(by) if by.size else 0.0
@@ -145,7 +145,7 @@ def _scaled(values: Floats, by: Floats) -> Floats:
 
 
 def _fixed(parts: Sequence[Part], known: bool) -> tuple[float | None, float]:
-    """The cut and the direction by which other sets fix a rule; no cut where there is none of both labels."""
+    """Return a rule's threshold and direction from other sets; no threshold if none has both labels."""
     import numpy as np
 
     both = [each for each in parts if 0 < each.truth.sum() < each.truth.size]
@@ -162,7 +162,7 @@ def _fixed(parts: Sequence[Part], known: bool) -> tuple[float | None, float]:
 
 
 def _even(truth: Flags) -> Floats:
-    """Weights that give each label half of a set, and the set a sum of 1."""
+    """Return weights that give each label half of a set, with sum 1."""
     import numpy as np
 
     weights: Floats = np.where(truth, 0.5 / truth.sum(), 0.5 / (~truth).sum())
@@ -170,7 +170,7 @@ def _even(truth: Flags) -> Floats:
 
 
 def _ms(name: str, samples: Sequence[Sample]) -> float:
-    """Milliseconds that one signal alone takes for one sample."""
+    """Return the milliseconds per sample that one signal alone takes."""
     from magistrate.features.signals import readings
 
     few = samples[:TIMED]

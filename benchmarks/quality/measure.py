@@ -1,7 +1,7 @@
-"""Measures judges on labelled sets: judges every sample once, and makes rows of figures of the outcomes.
+"""Measures judges on labelled sets: judges every sample once, and computes result rows.
 
-What is chosen (a threshold, a rule's direction) is chosen on the dev part; figures are of the test part. An
-interrupted measurement is resumed, and one that was made with the same recipe is not made twice.
+Everything chosen (a threshold, a rule's direction) is chosen on the dev part. Results are of the test part.
+An interrupted measurement is resumed, and one with the same recipe is not repeated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-IN_FLIGHT = 32  # samples under way at once
+IN_FLIGHT = 32  # samples in flight
 DEADLINE = 3600.0
 WARMING = (Option("yes", ("Yes",)), Option("no", ("No",)))
 FAMILY = "{family}"
@@ -52,9 +52,9 @@ COMMIT, LOAD = "commit=", "load="  # tags of a run: where and when it was made
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What is measured: a judge as one writes it, a model, and the samples of a set.
+    """A measurement to make: a judge specification, a model, and the samples of a set.
 
-    `{family}` in the judge's words stands for the family of the set.
+    `{family}` in the specification stands for the family of the set.
     """
 
     split: Split
@@ -63,12 +63,12 @@ class Measurement:
 
     @property
     def words(self) -> str:
-        """The judge for this set."""
+        """The judge specification for this set."""
         return self.judge.replace(FAMILY, self.split.family)
 
     @property
     def shown(self) -> str:
-        """The judge as it is called in tables: the same for all sets, wherever its folder lies."""
+        """The judge's name in tables: the same for all sets and folders."""
         return LYING.sub("", self.judge)
 
     @property
@@ -78,14 +78,14 @@ class Measurement:
 
     @property
     def key(self) -> str:
-        """The tag of its run: the same measurement, whenever it is made, has the same."""
+        """The tag of its run, the same for every repetition of this measurement."""
         drawn = f"{len(self.split.dev)}+{len(self.split.test)}"
         return f"quality/{PROTOCOL}/{self.split.name}/{drawn}/{self.model}/{self.shown}"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A finished run of a measurement, the commit it was made at, and how busy the machine was then."""
+    """A finished run of a measurement, its commit, and the load of the machine."""
 
     what: Measurement
     run: Run
@@ -102,10 +102,10 @@ def measure(
     again: bool = False,
     watcher: ProgressListener | None = None,
 ) -> Measured:
-    """Judge every sample of both parts, without the cache of calls, on an engine that is warm and empty.
+    """Judge every sample of both parts without the cache of calls, on a warm engine with an empty cache.
 
-    Every outcome is in `store` as it comes. A finished run of the same samples and recipe is taken as it is,
-    unless `again`; one that was cut off is gone on with.
+    Outcomes are stored as they arrive. A finished run of the same samples and recipe is reused, unless
+    `again`. An interrupted one is resumed.
     """
     judge = registry.judge(what.words)
     alone = registry.asks_none([judge])
@@ -140,7 +140,7 @@ def measure(
 
 
 def let_go(engine: Engine) -> None:
-    """Free what an engine holds, if it can be told to."""
+    """Free an engine's resources, if it supports that."""
     close = getattr(engine, "close", None)
     if close is not None:
         close()
@@ -153,7 +153,7 @@ def _measured(what: Measurement, run: Run, tags: Iterable[str]) -> Measured:
 
 
 def _found(store: Path, what: Measurement, wanted: Recipe) -> RunRecord | None:
-    """The newest run of the same measurement and recipe that nobody is at."""
+    """Return the newest run of the same measurement and recipe that no process is working on."""
     if not store.is_file():
         return None
     digest = load_data(what.split.samples).digest
@@ -170,7 +170,7 @@ TUNED = ("precision", "recall", "f1", "balanced_accuracy")
 
 
 def row_of(measured: Measured, machine: Machine) -> QualityRow:
-    """The figures of a finished run of a measurement."""
+    """Return the results of a finished run of a measurement."""
     split, run = measured.what.split, measured.run
     outcomes = run.outcomes()
     record = run.record
@@ -206,7 +206,7 @@ def row_of(measured: Measured, machine: Machine) -> QualityRow:
 
 
 def baseline_rows(split: Split, machine: Machine, others: Sequence[Split] = ()) -> list[QualityRow]:
-    """The figures of the trivial rules and of the text signals; `others` are sets that may fix their cuts."""
+    """Return the rows of the trivial rules and text signals; `others` are sets to fix thresholds on."""
     return [
         _row(
             split,
@@ -238,7 +238,7 @@ def _recipe(rule: Ruled) -> str:
 
 
 def _figures(dev: Part, test: Part, said: NDArray[np.bool_] | None, *, probable: bool) -> dict[str, Any]:
-    """`said` are labels on the test part that were fixed beforehand; `probable` scores are probabilities."""
+    """Compute results. `said` are fixed labels on the test part; `probable`: scores are probabilities."""
     cut = best_cut(dev.scores, dev.truth, AIM) if 0 < dev.truth.sum() < dev.truth.size else None
     tuned = (
         {}
@@ -305,9 +305,9 @@ def _of(part: Sequence[Sample], outcomes: Sequence[Any]) -> list[Any]:
 
 
 def faithfulness_judges(tell: Callable[[str], None]) -> list[str]:
-    """Every installed judge that says faithful or hallucinated and needs no options.
+    """Return every installed judge that decides faithful or hallucinated and needs no options.
 
-    `tell` is told of those that cannot be made so, because they must be given something or do not load.
+    `tell` receives the judges that cannot be created, because they need an argument or do not load.
     """
     found = []
     for name in registry.judge_entries():
@@ -322,7 +322,7 @@ def faithfulness_judges(tell: Callable[[str], None]) -> list[str]:
 
 
 def refused(judge: str, each: QualitySet, learnt_from: Sequence[str]) -> str:
-    """Why a judge is not measured on a set that it was trained on, and what to do."""
+    """Explain why a judge is not measured on a set that it was trained on, and what to do."""
     return (
         f"{judge} was trained on {', '.join(learnt_from)}, and {each.name} is of that making. Train one "
         f"without it, one a family, and name them together: NAME:some/folders/without-{FAMILY}; to measure "
@@ -345,11 +345,11 @@ def session(
     tell: Callable[[str], None],
     watching: Callable[[], ProgressListener | None],
 ) -> Iterator[QualityRow]:
-    """Every row, as it is measured and appended to `file`; what stands there already is not appended again.
+    """Yield every row as it is measured and appended to `file`, unless it is there already.
 
-    `{family}` in a judge's words stands for the family of the set. A judge that was trained on a set's family
-    is not measured there, unless `seen`. `opened` loads a model, anew for every measurement, and none for
-    judges of code; `tell` is told what is being done, `watching` makes who is told how far it is.
+    `{family}` in a judge specification stands for the family of the set. A judge trained on a set's family
+    is not measured there, unless `seen`. `opened` loads a new model for every measurement, and none for
+    code-based judges. `tell` receives messages, and `watching` creates the progress listener.
     """
     known = journal.read(file)
     runs = {row.run for row in known}

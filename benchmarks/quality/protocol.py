@@ -1,13 +1,13 @@
 """The protocol: which sets, which samples of them, and what may be tuned on which.
 
-Version 2. Every sample of a set belongs by the sha256 of its context, without regard to case and white
-space, to the part `dev` (a third) or `test`, so that no context is in both; where a set comes with a part for
-training, that is `dev` and the set itself is `test`. Of each part the samples with the smallest sha256 of
-their ids are taken, so that a smaller draw is the beginning of a larger one. Whatever is chosen on a set (a
-threshold, the direction of a trivial rule) is chosen on its `dev`; figures are of `test`. What was fixed
-beforehand (a judge's own threshold, a judge that was trained) has seen no set of the tested one's family.
+Version 2. The sha256 of a sample's context, ignoring case and white space, assigns it to the part `dev` (a
+third) or `test`, so that no context is in both. Where a set comes with a training part, that is `dev` and
+the set itself is `test`. From each part the samples with the smallest sha256 of their ids are taken, so
+that a smaller draw is the beginning of a larger one. Everything chosen on a set (a threshold, the direction
+of a trivial rule) is chosen on its `dev`; results are of `test`. What was fixed beforehand (a judge's own
+threshold, a trained judge) has seen no set of the tested one's family.
 
-Version 1 took contexts letter for letter.
+Version 1 compared contexts exactly.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ DEV_SHARE = 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class QualitySet:
-    """A labelled set of the protocol: `test` is a named set with its view, and so is `dev` where it has one.
+    """A labelled set of the protocol: `test`, and `dev` if it has one, name a set with its view.
 
-    `trap` says what a reader must know before believing a high figure.
+    `trap` is a warning to read before believing a high result.
     """
 
     name: str
@@ -45,13 +45,13 @@ class QualitySet:
 
     @property
     def family(self) -> str:
-        """Which sets are of the same making."""
+        """The family of sets made in the same way."""
         return family_of(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The samples of a set that are drawn: `dev` to choose on, `test` to measure on."""
+    """The drawn samples of a set: `dev` to choose on, `test` to measure on."""
 
     name: str
     dev: tuple[Sample, ...]
@@ -59,12 +59,12 @@ class Split:
 
     @property
     def family(self) -> str:
-        """That of the set."""
+        """The family of the set."""
         return family_of(self.name)
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """Both parts."""
+        """The samples of both parts."""
         return self.dev + self.test
 
 
@@ -87,7 +87,7 @@ SETS = (
 
 
 def named(names: Sequence[str]) -> list[QualitySet]:
-    """The sets of these names. Raises `SpecError` with what is known."""
+    """Return the sets of these names. Raises `SpecError` that lists the known ones."""
     from magistrate.datasets.fields import near
 
     known = {each.name: each for each in SETS}
@@ -98,14 +98,14 @@ def named(names: Sequence[str]) -> list[QualitySet]:
 
 
 def here(each: QualitySet) -> bool:
-    """Whether a set can be read without a download."""
+    """Return whether a set can be read without a download."""
     return all(at_hand(*ref.split(":")) for ref in (each.test, each.dev) if ref is not None)
 
 
 def draw(each: QualitySet, samples: int = TEST_SAMPLES) -> Split:
-    """The samples of a set: `samples` to measure on, half as many to choose on, 0 for all there are.
+    """Draw `samples` samples of a set to measure on and half as many to choose on; 0 for all.
 
-    Raises `DatasetError` where a part has samples of one label only: nothing can be measured there.
+    Raises `DatasetError` if a part has samples of one label only, because nothing can be measured there.
     """
     if each.dev is None:
         everything = list(_labelled(each.test))
@@ -127,7 +127,7 @@ def draw(each: QualitySet, samples: int = TEST_SAMPLES) -> Split:
 
 @contextmanager
 def data_in(folder: Path | None) -> Iterator[None]:
-    """Read sets from `folder` meanwhile; None leaves it to the environment."""
+    """Read sets from `folder` while the block runs; None uses the environment's setting."""
     if folder is None:
         yield
         return
@@ -145,7 +145,7 @@ def data_in(folder: Path | None) -> Iterator[None]:
 
 
 def licence(each: QualitySet) -> str:
-    """What the set may be used for, in its own words."""
+    """Return the set's licence in its own words."""
     return catalogue()[each.test.partition(":")[0]].licence
 
 
@@ -155,12 +155,12 @@ def _labelled(ref: str) -> Iterator[Sample]:
 
 
 def _context(sample: Sample) -> str:
-    """What decides the part; a sample without a context is alone."""
+    """Return the text that decides the part. A sample without a context is its own group."""
     return " ".join("\n".join(sample.context).casefold().split()) or sample.id
 
 
 def _share(text: str) -> float:
-    """A number in [0, 1) that a text always has."""
+    """Return a deterministic number in [0, 1) for a text."""
     return int.from_bytes(_digest(text)[:8]) / 2**64
 
 

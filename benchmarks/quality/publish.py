@@ -30,10 +30,10 @@ RECIPE = re.compile(r"judge=(?P<judge>.+?) model=\S+ prompt=(?P<prompt>.*?) cons
 
 
 def published(rows: Sequence[QualityRow], folds: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The text of the table: of every judge and model the rows on sets that it was not trained on.
+    """Return the text of the table: for every judge and model the rows on sets it was not trained on.
 
-    `folds` names for a judge the rows that stand for it, by their judge's words with `{family}`: those of
-    judges trained like it, each without the family of the set. Raises `SpecError` where there are none.
+    `folds` maps a judge to the specification, with `{family}`, whose rows represent it: judges trained like
+    it, each without the set's family. Raises `SpecError` if there are none.
     """
     found: dict[tuple[str, str, str, str], list[QualityRow]] = {}
     for row in rows:
@@ -78,7 +78,7 @@ def _figures(row: QualityRow) -> str:
 
 
 def _short(figure: Figure | None) -> list[float] | None:
-    """Three decimals; None where a part is undefined."""
+    """Return three decimals; None if a part is undefined."""
     if figure is None:
         return None
     known = [round(each, 3) for each in figure if each is not None]
@@ -86,7 +86,7 @@ def _short(figure: Figure | None) -> list[float] | None:
 
 
 def _text(value: str) -> str:
-    """A TOML string; JSON's escapes are TOML's."""
+    """Return a TOML string; JSON's escapes are valid in TOML."""
     return json.dumps(value)
 
 

@@ -1,4 +1,4 @@
-"""Measured figures as rows of a JSONL file: read and appended, never rewritten."""
+"""Result rows in a JSONL file that is read and appended to, never rewritten."""
 
 from __future__ import annotations
 
@@ -67,25 +67,25 @@ class QualityRow(BaseModel):
 
     @property
     def coverage(self) -> float:
-        """Share of the samples that have a verdict."""
+        """The share of samples that have a verdict."""
         return self.n_ok / self.n
 
     @property
     def key(self) -> tuple[int, str, str, str, int]:
-        """What is measured: later rows of the same key replace earlier, not larger ones in tables.
+        """What is measured: later rows replace earlier ones of the same key, but not larger ones in tables.
 
-        A rule costs nothing, so it has a row for every size that a judge was measured at.
+        A rule costs nothing, so it has a row for every size at which a judge was measured.
         """
         return self.protocol, self.set, self.model, self.judge, self.n if self.model == BASELINE else 0
 
     @property
     def measured_at(self) -> tuple[str, str]:
-        """Commit and day."""
+        """The commit and day."""
         return self.commit or "unknown", self.date[:10]
 
 
 def append(path: Path, rows: Iterable[QualityRow]) -> None:
-    """Add rows to a file, which is made with its folder. Raises `SpecError` where that cannot be."""
+    """Append rows to a file, created with its folder if needed. Raises `SpecError` if that fails."""
     text = "".join(row.model_dump_json() + "\n" for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,9 +98,9 @@ def append(path: Path, rows: Iterable[QualityRow]) -> None:
 
 
 def read(path: Path) -> list[QualityRow]:
-    """All rows of a file in their order; none where there is no file.
+    """Return all rows of a file in order; empty if there is no file.
 
-    Raises `SpecError` with the line that is no row.
+    Raises `SpecError` with the line that is not a row.
     """
     if not path.is_file():
         return []
@@ -121,11 +121,11 @@ def read(path: Path) -> list[QualityRow]:
 
 
 def newest(rows: Sequence[QualityRow]) -> list[QualityRow]:
-    """The last row of every measurement, in the order in which each was first measured.
+    """Return the last row of every measurement, in the order in which each was first measured.
 
-    Of a judge that was measured at several sizes the largest counts: a quick look does not displace what
-    rests on more. Of the rules those that some judge was measured beside, on as many samples. Rows of an
-    earlier protocol than the latest one stay in the file and are not mixed with the others.
+    For a judge measured at several sizes the largest counts, so that a quick check does not replace a
+    larger measurement. Rules are included at the sizes at which some judge was measured. Rows of earlier
+    protocol versions stay in the file but are ignored.
     """
     found: dict[tuple[int, str, str, str, int], QualityRow] = {}
     latest = max((row.protocol for row in rows), default=0)

@@ -1,4 +1,4 @@
-"""Rows as tables, one a set, beside trivial rules and published figures; also as part of a Markdown page."""
+"""Renders rows as one table per set, with trivial rules and published results; also into a Markdown page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ READING = (
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What somebody else reports; None where they do not."""
+    """A result that somebody else reports; None where they do not."""
 
     method: str
     source: str
@@ -51,7 +51,7 @@ class Published:
 
 @cache
 def published() -> Mapping[str, tuple[Published, ...]]:
-    """By set."""
+    """Return the published results by set."""
     document = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))
     sources = document.pop("sources")
     return {
@@ -62,7 +62,7 @@ def published() -> Mapping[str, tuple[Published, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One set: its heading, what to know of it, and the lines of its table under `HEAD`."""
+    """One set: its heading, its remarks, and the rows of its table under `HEAD`."""
 
     name: str
     facts: str
@@ -71,7 +71,7 @@ class Section:
 
 
 def sections(rows: Sequence[QualityRow]) -> Iterator[Section]:
-    """A section for every set that has rows, in the order of the protocol."""
+    """Yield a section for every set that has rows, in protocol order."""
     for each in SETS:
         own = [row for row in rows if row.set == each.name]
         if own:
@@ -104,7 +104,7 @@ def _section(each: QualitySet, rows: Sequence[QualityRow]) -> Section:
 
 
 def _ordered(rows: Sequence[QualityRow]) -> list[QualityRow]:
-    """Trivial rules first, then models with their judges, each in the order they were measured in."""
+    """Return trivial rules first, then models with their judges, each in order of measurement."""
     models = list(dict.fromkeys(row.model for row in rows))
     models.sort(key=lambda model: model != BASELINE)
     return [row for model in models for row in rows if row.model == model]
@@ -125,13 +125,13 @@ def _line(row: QualityRow) -> tuple[str, ...]:
 
 
 def _who(row: QualityRow) -> str:
-    """The judge, and the model that it asked if it asked one."""
+    """Return the judge, and the model if it called one."""
     asked = "" if row.model in (BASELINE, NO_MODEL) else f", {row.model}"
     return f"{row.judge}{asked}" + (" (trained on this family)" if row.seen else "")
 
 
 def _error(row: QualityRow) -> str:
-    """The calibration error, and what perfect scores would show on as many samples."""
+    """Format the calibration error, and the expected one of perfect scores on as many samples."""
     return decimal(row.ece) + ("" if row.ece_by_chance is None else f" ({decimal(row.ece_by_chance)})")
 
 
@@ -142,7 +142,7 @@ def _milliseconds(row: QualityRow) -> str:
 
 
 def figure(value: Figure | None) -> str:
-    """`.62 [.55, .69]`, or a dash."""
+    """Format an estimate as `.62 [.55, .69]`, or a dash."""
     if value is None or value[0] is None:
         return NONE
     shown, low, high = map(decimal, value)
@@ -157,7 +157,7 @@ def _value(value: Figure | None) -> float | None:
 
 
 def pairs(rows: Sequence[QualityRow]) -> list[tuple[str, ...]]:
-    """Lines under `PAIR_HEAD`: every method with a figure on one of the two sets, and the drop."""
+    """Return rows under `PAIR_HEAD`: every method with a result on one of the two sets, and the drop."""
     found: dict[str, dict[str, Any]] = {}
     for name in PAIR:
         for row in (row for row in rows if row.set == name):
@@ -187,7 +187,7 @@ BEGIN, END = "<!-- begin: quality -->", "<!-- end: quality -->"
 
 
 def write(path: Path, rows: Sequence[QualityRow]) -> None:
-    """Put the tables between the marks of a page. Raises `SpecError` where it has none."""
+    """Put the tables between the marks of a page. Raises `SpecError` if it has none."""
     before, after = around(path)
     try:
         path.write_text(f"{before}{BEGIN}\n{markdown(rows)}\n{END}{after}", encoding="utf-8")
@@ -196,7 +196,7 @@ def write(path: Path, rows: Sequence[QualityRow]) -> None:
 
 
 def around(path: Path) -> tuple[str, str]:
-    """What stands before and behind the marks of a page. Raises `SpecError` where it has none."""
+    """Return the text before and after the marks of a page. Raises `SpecError` if it has none."""
     try:
         page = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -209,7 +209,7 @@ def around(path: Path) -> tuple[str, str]:
 
 
 def markdown(rows: Sequence[QualityRow]) -> str:
-    """A section a set, then the pair of sets that Datadog reports, then what made it all."""
+    """Return a section per set, then the pair of sets that Datadog reports, then the provenance."""
     return "\n".join(_lines(rows))
 
 

@@ -1,10 +1,10 @@
-"""A small RAG application as one meets them: a help desk that looks passages up and lets a model answer.
+"""A small, typical RAG application: a help desk that looks up passages and lets a model answer.
 
 Run: OPENAI_BASE_URL=… OTEL_EXPORTER_OTLP_ENDPOINT=… python examples/watch/app.py < QUESTIONS
 
-It knows nothing of Magistrate: its spans go to whatever takes OTLP, by OpenTelemetry's SDK. The calls of the
-model are recorded by OpenInference's instrumentation of the OpenAI client, its own steps by the keys of
-OpenInference.
+It does not depend on Magistrate: OpenTelemetry's SDK sends its spans to any OTLP endpoint. OpenInference's
+instrumentation of the OpenAI client records the model calls. The application records its own steps with the
+keys of OpenInference.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HelpDesk:
     passages: Sequence[str]
 
     def answer(self, question: str, *, is_probe: bool = False) -> str:
-        """What the model says; its errors are raised. `is_probe` marks what no visitor asked."""
+        """Return the model's answer, or raise its error. `is_probe` marks questions of the monitoring."""
         with self.tracer.start_as_current_span("help desk") as span:
             span.set_attribute("openinference.span.kind", "CHAIN")
             span.set_attribute("input.value", question)
@@ -49,7 +49,7 @@ class HelpDesk:
             return said
 
     def search(self, question: str) -> list[str]:
-        """The passages that have most of the question's words, rare words first."""
+        """Return the passages that share most words with the question; rare words weigh more."""
         with self.tracer.start_as_current_span("search") as span:
             span.set_attribute("openinference.span.kind", "RETRIEVER")
             span.set_attribute("input.value", question)
@@ -68,17 +68,17 @@ class HelpDesk:
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text, without their ends, which change with number and person."""
+    """Return the set of words of a text, cut to five letters to ignore inflection."""
     return frozenset(word[:5] for word in re.findall(r"\w+", text.lower()))
 
 
 def passages() -> list[str]:
-    """What the help desk knows."""
+    """Return the passages that the help desk knows."""
     return PASSAGES.read_text(encoding="utf-8").splitlines()
 
 
 def main() -> None:
-    """Answer the questions of standard input, one JSON object a line."""
+    """Answer the questions of standard input, one JSON object per line."""
     from openai import APIError, OpenAI
     from openinference.instrumentation.openai import OpenAIInstrumentor
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -103,7 +103,7 @@ def main() -> None:
             desk.answer(asked["question"], is_probe=asked.get("probe", False))
         except APIError as error:
             print(f"no answer to {asked['question']!r}: {error}", file=sys.stderr)
-    provider.shutdown()  # sends what was not sent yet
+    provider.shutdown()  # sends the remaining spans
 
 
 if __name__ == "__main__":

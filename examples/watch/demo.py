@@ -1,8 +1,8 @@
 """Watch an application for half a minute: `make demo-watch`.
 
-The help desk of `app.py` answers questions by a model that errs where its script says so; `magistrate serve
---watch` takes its spans, judges the answers by `rules.yaml` and raises an alarm. What comes out is held
-against the script. Everything is kept in a folder of its own below `build/`; nothing goes on running.
+The help desk of `app.py` answers questions with a model that errs where its script says so. `magistrate
+serve --watch` receives its spans, judges the answers by `rules.yaml` and raises an alert. The results are
+compared with the script. All files are kept in a new folder below `build/`, and no process keeps running.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ RULES, RULE, ALERT = HERE / "rules.yaml", "answers", "too much is made up"
 PROBES = ("When does the museum open?", "What does a ticket cost for adults?")
 """What the monitoring asks again and again, which is not to be judged."""
 PAUSE = 0.2  # seconds between two questions
-LONGEST = 90.0  # seconds that anything may take
+LONGEST = 90.0  # most seconds to wait for anything
 OPEN = ("waiting", "queued", "retrying")
-SHOWN = 2  # of each kind of error
+SHOWN = 2  # examples of each kind of error
 
 
 class DemoError(Exception):
-    """What kept the demonstration from its end."""
+    """The demonstration could not finish."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of the traffic: how many traces came, the decisions by state, and the verdicts.
+    """The results of the traffic: the number of traces, the decisions by state, and the verdicts.
 
-    `said` has the answers that got a verdict, by (is it known to be a hallucination, was it flagged); `known`
-    is how many hallucinations the model gave to visitors. `alerts` are the messages that went out.
+    `said` holds the answers that got a verdict, by (known to be hallucinated, flagged). `known` is the
+    number of hallucinated answers that the model gave to visitors. `alerts` are the messages that were
+    sent.
     """
 
     traces: int
@@ -58,12 +59,12 @@ class Result:
 
     @property
     def answers(self) -> int:
-        """How many answers came in; each has one decision."""
+        """The number of answers received; each has one decision."""
         return sum(self.states.values())
 
 
 def asked(script: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The questions in their order, with those of the monitoring between them."""
+    """Return the questions in order, with the monitoring's own questions between them."""
     found: list[dict[str, Any]] = [{"question": each} for each in script]
     for place, each in enumerate(PROBES):
         found.insert(20 * (place + 1), {"question": each, "probe": True})
@@ -71,7 +72,7 @@ def asked(script: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def result(place: Path, script: Mapping[str, Mapping[str, Any]], alerts: Path) -> Result:
-    """What a store holds of the traffic, held against the script."""
+    """Return the results in a store, compared with the script."""
     said: dict[tuple[bool, bool], list[str]] = {(a, b): [] for a in (True, False) for b in (True, False)}
     judge = ""
     with Store.open(place) as store:
@@ -93,7 +94,7 @@ def result(place: Path, script: Mapping[str, Mapping[str, Any]], alerts: Path) -
 
 
 def screen(found: Result, seconds: float, commands: Mapping[str, str]) -> str:
-    """What is printed at the end."""
+    """Return the text that is printed at the end."""
     said = {key: len(each) for key, each in found.said.items()}
     states = sorted(found.states.items(), key=lambda item: -item[1])
     silent = found.known - said[True, True] - said[True, False]
@@ -127,7 +128,7 @@ def _row(name: str, flagged: int, not_flagged: int) -> str:
 
 @contextmanager
 def watching(folder: Path) -> Iterator[str]:
-    """The address of `magistrate serve --watch` on a free port, while the block runs."""
+    """Yield the address of `magistrate serve --watch` on a free port."""
     words = [sys.executable, "-m", "magistrate", "serve", "--port", "0"]
     words += ["--store", str(folder / "watch.db"), "--watch", str(folder / "rules.yaml")]
     log = folder / "serve.log"
@@ -145,7 +146,7 @@ def watching(folder: Path) -> Iterator[str]:
 
 
 def traffic(questions: Sequence[Mapping[str, Any]], collector: str, base_url: str, log: Path) -> None:
-    """Let the application answer the questions, one after another, and send what it recorded."""
+    """Let the application answer the questions, one after another, and send its spans."""
     environment = _environment() | {
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_KEY": "none",
@@ -170,7 +171,7 @@ def traffic(questions: Sequence[Mapping[str, Any]], collector: str, base_url: st
 
 
 def _environment() -> dict[str, str]:
-    """The environment, without what would send spans elsewhere, or ask for a token."""
+    """Return the environment, without variables that send spans elsewhere or set a token."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     kept.pop("MAGISTRATE_TOKEN", None)
     return kept | {"NO_PROXY": "*", "no_proxy": "*"}
@@ -178,7 +179,7 @@ def _environment() -> dict[str, str]:
 
 @contextmanager
 def _process(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that is killed at the latest when the block ends."""
+    """Start a process, and kill it at the latest when the block ends."""
     with subprocess.Popen(words, text=True, **options) as process:
         try:
             yield process
@@ -187,7 +188,7 @@ def _process(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[
 
 
 def wait_for(what: str, is_so: Callable[[], bool]) -> None:
-    """Wait until something is so. Raises `DemoError` where it takes too long."""
+    """Wait until `is_so` returns true. Raises `DemoError` after `LONGEST` seconds."""
     print(f"  waiting until {what}", flush=True)
     until = time.monotonic() + LONGEST
     while not is_so():
@@ -197,7 +198,7 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> None:
 
 
 def run() -> None:
-    """The whole of it."""
+    """Run the whole demonstration."""
     above = ROOT / "build" / "demo-watch"
     above.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=above))
@@ -221,21 +222,21 @@ def run() -> None:
 
 
 def is_decided(place: Path, n: int) -> bool:
-    """Whether so many answers are there and none waits."""
+    """Return whether there are `n` answers and none is pending."""
     with Store.open(place) as store:
         states = store.traces.counts(RULE)
     return sum(states.values()) - states.get(SUPERSEDED, 0) == n and not any(each in OPEN for each in states)
 
 
 def fires(place: Path) -> bool:
-    """Whether the alert was told."""
+    """Return whether the alert fires and was sent."""
     with Store.open(place) as store:
         unsent = any(each.waiting for each in store.outbox.queues())
         return not unsent and any(each.firing for each in store.watched.alerts() if each.name == ALERT)
 
 
 def main() -> int:
-    """Exit code 1 where it did not come to its end."""
+    """Run the demonstration. Returns exit code 1 if it fails."""
     try:
         run()
     except DemoError as error:

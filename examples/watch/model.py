@@ -1,4 +1,4 @@
-"""A stand-in for a model server: answers chats of OpenAI's protocol from a script, some of them wrongly."""
+"""A stand-in for a model server: answers OpenAI chat requests from a script, some of them wrongly."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SCRIPT = Path(__file__).with_name("script.jsonl")
 
 
 def script(path: Path = SCRIPT) -> dict[str, dict[str, Any]]:
-    """What is said to each question: an `answer` that is `hallucinated` or not, or a status as `error`."""
+    """Return the reply to each question: an `answer`, `hallucinated` or not, or a status as `error`."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return {each["question"]: each for each in map(json.loads, lines)}
 
 
 @contextmanager
 def serving(said: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """The base URL of a server that answers by a script, on a free port, while the block runs."""
+    """Yield the base URL of a scripted server on a free port."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -41,7 +41,7 @@ def serving(said: dict[str, dict[str, Any]]) -> Iterator[str]:
             self.wfile.write(content)
 
         def log_message(self, *args: Any) -> None:
-            """Nothing is told to the terminal."""
+            """Do not log to the terminal."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
@@ -55,7 +55,7 @@ def serving(said: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 
 def chat(answer: str) -> dict[str, Any]:
-    """A chat completion with this answer."""
+    """Return a chat completion with this answer."""
     message = {"role": "assistant", "content": answer}
     return {
         "id": "chatcmpl-scripted",

@@ -1,4 +1,4 @@
-"""What an arena found: who is better, and how often each is faithful."""
+"""Results of an arena: the ranking, and how often each candidate is faithful."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ APPLICATION = "application"
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How many questions a candidate answered, and which share of its judged answers is faithful.
+    """How many questions a candidate answered, and the faithful share of its judged answers.
 
-    `faithful` is over the answers with a verdict; failures and abstentions of the judge are counted and are
-    no verdict of either kind.
+    `faithful` is the share of the answers with a verdict. Failures and abstentions of the judge are counted
+    separately.
     """
 
     name: str
@@ -31,19 +31,19 @@ class Standing:
 
     @classmethod
     def unknown(cls, name: str) -> Standing:
-        """The standing of a candidate of whom nothing was judged."""
+        """Return the standing of a candidate without any judged answer."""
         return cls(name, 0, 0, 0, 0, 0, Estimate.none("nothing was judged"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return the fields as plain JSON values."""
         return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaReport:
-    """Ranks and shares of an arena's candidates, and the runs that they rest on, by phase.
+    """Ranks and faithful shares of an arena's candidates, with the underlying run of each phase.
 
-    `ranking` is None where there was no battle; `stopped` says which limit ended the arena before its time.
+    `ranking` is None if there was no battle. `stopped` names the limit that ended the arena early.
     """
 
     name: str
@@ -55,14 +55,14 @@ class ArenaReport:
     stopped: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return the fields as plain JSON values."""
         return fields_of(self)
 
 
 def standings(
     samples: Iterable[Sample], outcomes: Mapping[str, Outcome], names: Sequence[str], n_questions: int
 ) -> list[Standing]:
-    """The standing of each candidate, by the judgements of its answers; metadata name the `application`."""
+    """Return the standing of each candidate. The metadata key `application` names a sample's candidate."""
     said: dict[str, list[Outcome | None]] = {name: [] for name in names}
     for sample in samples:
         said[str(sample.metadata[APPLICATION])].append(outcomes.get(sample.id))

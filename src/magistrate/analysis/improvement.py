@@ -1,8 +1,8 @@
-"""Whether what was made from labels is better than the judge that is used now.
+"""Tests whether what was learnt from labels is better than the current judge.
 
-Everything is asked about samples that it had not learnt from: folds that share no context. Both sides are
-weighted alike, by 1 / the probability with which a sample was drawn to be labelled, and compared draw by draw
-of whole contexts. P values are corrected for how many attempts were made (Holm 1979).
+Each candidate is evaluated on samples it has not learnt from: folds that share no context. Both sides use
+the same weights, 1 / the probability with which a sample was drawn for labelling, and the same bootstrap
+draws of whole contexts. P values are corrected for the number of attempts (Holm 1979).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ NO_THRESHOLD = "no threshold of the score gives the judge's labels, and a calibr
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What a judge that is used now said of n labelled samples, and how samples are parted to learn and test.
+    """The current judge's results on n labelled samples, and the split into training and test folds.
 
-    `weights` float `[n]`, mean 1: how many of all samples each stands for. `folds` are the places of the
-    others and of the fold, fold by fold. `metric` is what labels are compared by.
+    `weights` float `[n]`, mean 1: how many of all samples each represents. `folds` holds, per fold, the
+    indices of the training samples and of the test samples. `metric` compares labels.
     """
 
     columns: Columns
@@ -62,15 +62,15 @@ class Current:
 
     @property
     def aim(self) -> Aim:
-        """What a threshold is chosen for."""
+        """The objective for choosing a threshold."""
         return Aim("maximize", metric=self.metric)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Scores and labels (True: hallucinated), `[m]` each, of the samples at `places` `[m]`.
+    """Scores and labels (True: hallucinated), `[m]` each, of the samples at indices `places` `[m]`.
 
-    They were learnt from other samples. Samples that are not among `places` got no verdict.
+    They were predicted by models trained on other folds. Samples not in `places` got no verdict.
     """
 
     places: Ints
@@ -80,12 +80,12 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One way to a better judge, beside the one that is used now, on `n` held-out samples.
+    """One candidate to improve the judge, compared with it on `n` held-out samples.
 
-    `now` and `then` are the `metric` of both; `gain` is how much better `then` is, above 0 also for `brier`,
-    where less is better; `auroc` is the same of how well outputs are ranked. `p` is corrected for the number
-    of attempts. `visible` is the true gain that as many labels would show four times in five. `reason` says
-    why it was not made, or cannot be kept.
+    `now` and `then` are the `metric` of the judge and of the candidate. `gain` is the improvement, above 0
+    if `then` is better, also for `brier`, where less is better. `auroc` is the change in AUROC. `p` is
+    corrected for the number of attempts. `visible` is the true gain that this many labels would detect with
+    80 % power. `reason` explains why the candidate was not tried or cannot be kept.
     """
 
     name: Way
@@ -103,12 +103,12 @@ class Attempt:
 
     @property
     def shown(self) -> bool:
-        """Whether it was shown to be better, and can be kept."""
+        """Whether it is significantly better and can be kept."""
         sure = self.gain.low is not None and self.gain.low > 0 and self.p is not None and self.p <= ALPHA
         return sure and self.reason is None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain values."""
         return fields_of(self) | {"shown": self.shown}
 
 
@@ -121,7 +121,7 @@ def current(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> Current:
-    """Part labels that are enough; raises `InputError` that says how many more are needed."""
+    """Split the labelled samples into folds. Raises `InputError` that says how many labels are missing."""
     if metric not in MAXIMIZED:
         raise SpecError(f"labels are compared by {', '.join(MAXIMIZED)}; got {metric!r}")
     if not 2 <= folds <= MOST_FOLDS:
@@ -165,7 +165,7 @@ def _check_enough(columns: Columns, folds: int) -> None:
 
 
 def by_threshold(now: Current) -> HeldOut:
-    """The judge's own scores, with labels by thresholds that were chosen on the other folds."""
+    """Return the judge's scores, with labels by thresholds chosen on the other folds."""
     scores, truth = now.columns.scores, now.columns.truth
     said = np.zeros(truth.size, dtype=np.bool_)
     for train, test in now.folds:
@@ -174,9 +174,9 @@ def by_threshold(now: Current) -> HeldOut:
 
 
 def by_calibration(now: Current) -> HeldOut:
-    """The judge's own labels, with scores mapped to probabilities by what was fitted to the other folds.
+    """Return the judge's labels, with scores calibrated on the other folds.
 
-    Raises `InputError` where the scores do not rise with the labels.
+    Raises `InputError` if the scores do not increase with the labels.
     """
     scores, truth = now.columns.scores, now.columns.truth
     if fitted("platt", scores, truth, now.weights).parameters["slope"][0] <= 0:
@@ -191,7 +191,7 @@ def by_calibration(now: Current) -> HeldOut:
 
 
 def compared(name: Way, held: HeldOut, now: Current) -> Attempt:
-    """An attempt beside what is used now, where both have a verdict; its `p` is not corrected yet."""
+    """Compare a candidate with the current judge where both have a verdict; `p` is not corrected yet."""
     metric = BRIER if name == "calibration" else now.metric
     columns, weights = now.columns.take(held.places), now.weights[held.places]
     n, abstained = columns.n, now.columns.n - columns.n
@@ -233,9 +233,10 @@ def compared(name: Way, held: HeldOut, now: Current) -> Attempt:
 
 
 def settled(attempts: Sequence[Attempt], now: Current) -> tuple[Attempt, ...]:
-    """The attempts with p values that are corrected for their number.
+    """Return the attempts with p values corrected for their number.
 
-    Probabilities that were shown to be better cannot be kept where they would change labels unseen.
+    A calibration that is better cannot be kept if it would change labels although no new threshold was
+    shown to be better.
     """
     found = holm([each.p for each in attempts])
     known = {each.name: replace(each, p=p) for each, p in zip(attempts, found, strict=True)}
@@ -253,11 +254,11 @@ def settled(attempts: Sequence[Attempt], now: Current) -> tuple[Attempt, ...]:
 def calibration_file(
     now: Current, attempts: Sequence[Attempt], record: RunRecord, every: Floats, groups: Ints
 ) -> CalibrationFile | None:
-    """What was shown of threshold and calibration, fitted to all labels; None where neither was.
+    """Return the threshold and calibration shown to be better, fitted to all labels; None if neither was.
 
-    A threshold alone leaves scores as they are, a calibration alone leaves labels. `every` are the judge's
-    scores `[m]` of all samples, labelled or not, in contexts `groups` `[m]`: later ones are held against
-    these.
+    A threshold alone keeps the scores, a calibration alone keeps the labels. `every` holds the judge's
+    scores `[m]` of all samples, labelled or not, in contexts `groups` `[m]`: the reference for later drift
+    checks.
     """
     shown = {each.name: each for each in attempts if each.shown and each.name in ("threshold", "calibration")}
     if not shown:
@@ -301,11 +302,11 @@ def calibration_file(
 
 
 def kept_threshold(columns: Columns, map_: Calibrator) -> float | None:
-    """The threshold of mapped scores that gives the labels that there are; None where there is none."""
+    """Return the threshold of calibrated scores that keeps the present labels; None if there is none."""
     own = None if columns.scoring is None else columns.scoring.threshold
     if own is None:
         return None
-    # From its threshold on a turned judge says faithful, so that there 1 - score is not flagged yet.
+    # A turned judge says faithful at its threshold, so 1 - score is not flagged there yet.
     found = nextafter(map_(1 - own), 1.0) if columns.turned else map_(own)
     mapped = np.array([map_(float(score)) for score in columns.scores])
     return float(found) if bool(((mapped >= found) == columns.said).all()) else None

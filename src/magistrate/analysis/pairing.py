@@ -1,15 +1,15 @@
-"""Who meets whom in the next round of a tournament."""
+"""Pairs candidates for the next round of a tournament."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import ceil, log2
 
-MOST_ROUND_ROBIN = 4  # candidates up to which everybody meets everybody
+MOST_ROUND_ROBIN = 4  # most candidates for which all pairs meet
 
 
 def rounds_for(n: int) -> int:
-    """How many rounds tell n candidates apart: all pairs of a few, else one more than a knockout takes."""
+    """Return the number of rounds for n candidates: all pairs of a few, else one more than a knockout."""
     if n <= MOST_ROUND_ROBIN:
         return n - 1 if n % 2 == 0 else n
     return ceil(log2(n)) + 1
@@ -21,10 +21,10 @@ def swiss_pairs(
     met: Collection[frozenset[str]],
     byes: Collection[str],
 ) -> list[tuple[str, str]]:
-    """Pairs of candidates with alike points that have not met yet, the best first.
+    """Pair candidates with similar points that have not met yet, best first.
 
-    `names` are in the order that decides between equal points. With an odd number the lowest one that has
-    not yet (`byes`) sits out. Where all that are left have met, they meet again.
+    The order of `names` breaks ties. With an odd number of candidates, the lowest one not yet in `byes`
+    sits out. If no pairing without a rematch exists, neighbours in the order are paired.
 
     >>> swiss_pairs(["a", "b", "c"], {"a": 2, "b": 0, "c": 1}, {frozenset("ac")}, {"b"})
     [('a', 'b')]
@@ -37,7 +37,7 @@ def swiss_pairs(
 
 
 def _paired(order: Sequence[str], met: Collection[frozenset[str]]) -> list[tuple[str, str]] | None:
-    """The candidates in pairs that have not met, the best first; None where nothing does that."""
+    """Pair the candidates without rematches, best first, by backtracking; None if that is impossible."""
     if not order:
         return []
     first, *others = order

@@ -1,8 +1,8 @@
-"""`arena`: applications or models against each other over questions, with the share that is faithful.
+"""`arena`: compare applications or models on questions, by pairwise battles and by faithful share.
 
-Every phase is a stored run, found again by its data and recipes: the same call goes on where the last one
-stopped. `NAME-questions` holds what the examiner wrote, `NAME-answers` what models answered, `NAME-faithful`
-the judgement of every answer, and `NAME-round-1` and so on the battles.
+Every phase is a stored run, identified by its data and recipes, so the same call resumes where the last one
+stopped. `NAME-questions` holds the examiner's questions, `NAME-answers` the models' answers,
+`NAME-faithful` the verdict on every answer, and `NAME-round-1` and so on the battles.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ SIDE_NAMES = {side: path.removeprefix("metadata.") for side, path in SIDES.items
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaSpec:
-    """Who takes part in an arena, and how it is decided.
+    """The candidates of an arena, and how it is decided.
 
-    `columns` are applications whose answers are in columns of the file, by name; `models` are engines that
-    answer. With `examiner` the rows are documents, and a model writes a question on each. `members` vote in
-    the committee, the run's `model` as three personas where there are none; `judge` says of each answer
-    whether it is faithful. `rounds` is how often candidates are paired, None for as many as it takes.
+    `columns` maps application names to the columns of the file with their answers. `models` maps names to
+    engines that answer. With `examiner` the rows are documents, and a model writes a question on each.
+    `members` vote in the committee; without them the run's `model` votes as three personas. `judge` decides
+    whether each answer is faithful. `rounds` is how often candidates are paired, None for as many as
+    needed.
     """
 
     name: str
@@ -91,9 +92,9 @@ async def aarena(
 ) -> ArenaReport:
     """Let applications or models compete over the questions of a file, or over documents, and rank them.
 
-    `limits` hold for all phases together; where one ends the arena before its time, the report says so, and
-    the same call goes on. `model` is an engine in place of the one that `spec.model` names. Raises
-    `SpecError` and `DatasetError` for what is not known or cannot be read.
+    `limits` apply to all phases together. If a limit ends the arena early, the report says so, and the same
+    call continues it. `model` is an engine that replaces the one `spec.model` names. Raises `SpecError` and
+    `DatasetError` for unknown or unreadable input.
     """
     rows, given = read_questions(file, spec.columns, mapping)
     with RunSession(store) as session:
@@ -107,8 +108,9 @@ arena = _async.synchronous(aarena)
 def read_questions(
     file: str | Path, columns: Mapping[str, str], mapping: Mapping[str, str] | None = None
 ) -> tuple[list[Sample], dict[str, dict[str, str]]]:
-    """The rows of a file as samples without an output, and what each application answered, by its name and
-    the sample's id; blank answers are missing. Raises `DatasetError` for a column that no row has.
+    """Return the rows of a file as samples without outputs, and the answers by application and sample id.
+
+    Blank answers are missing. Raises `DatasetError` for a column that no row has.
     """
     fields, source, tally = check_mapping(mapping), open_file(file), Tally()
     samples: dict[str, Sample] = {}
@@ -151,7 +153,7 @@ def read_questions(
 
 
 class _Stopped(Exception):
-    """A limit ended a phase; the message says which."""
+    """A limit ended a phase; the message names it."""
 
 
 @dataclass(slots=True)
@@ -165,7 +167,7 @@ class _Arena:
     spent: Usage = Usage()
 
     async def held(self, rows: list[Sample], given: dict[str, dict[str, str]]) -> ArenaReport:
-        """All phases, as far as the limits let them."""
+        """Execute all phases, as far as the limits allow."""
         spec, stopped = self.spec, None
         questions, answers = rows, given
         matches, left_out, found = list[Match](), Counter[str](), list[Standing]()
@@ -195,7 +197,7 @@ class _Arena:
     # --- the phases ---------------------------------------------------------------------------------
 
     async def _questions(self, documents: Sequence[Sample]) -> list[Sample]:
-        """A question on each document, with the words that answer it; a document without one is left out."""
+        """Write a question and its supporting passage on each document. Drops documents without one."""
         bare = [replace(each, input=None) for each in documents]
         record = await self._phase("questions", bare, [Examiner()])
         by_id = {each.id: each for each in bare}
@@ -210,7 +212,7 @@ class _Arena:
         return found
 
     async def _answers(self, questions: Sequence[Sample]) -> dict[str, dict[str, str]]:
-        """What each model answers, by the ids of the questions."""
+        """Return each model's answers by question id."""
         entrants = [Entrant(name, engine) for name, engine in self.spec.models.items()]
         record = await self._phase("answers", questions, entrants, next(iter(self.spec.models.values())))
         answers: dict[str, dict[str, str]] = {name: {} for name in self.spec.models}
@@ -222,7 +224,7 @@ class _Arena:
     async def _faithful(
         self, questions: Sequence[Sample], answers: Mapping[str, Mapping[str, str]]
     ) -> list[Standing]:
-        """Every answer judged by itself, and what that says of each candidate."""
+        """Judge every answer by itself, and return the standing of each candidate."""
         samples = [
             replace(
                 each,
@@ -243,7 +245,7 @@ class _Arena:
     async def _battles(
         self, questions: Sequence[Sample], answers: Mapping[str, Mapping[str, str]]
     ) -> tuple[list[Match], Counter[str]]:
-        """Rounds of pairs by Swiss rules, each over questions of its own."""
+        """Execute rounds of Swiss-system pairs, each round on its own questions."""
         spec, names = self.spec, sorted(answers)
         draw = random.Random(spec.seed)
         asked = draw.sample(list(questions), len(questions))
@@ -267,7 +269,7 @@ class _Arena:
         return self._fought()
 
     def _fought(self) -> tuple[list[Match], Counter[str]]:
-        """All battles of the rounds that were begun."""
+        """Return all battles of the rounds started so far."""
         matches, left_out = list[Match](), Counter[str]()
         for phase, run_id in self.runs.items():
             if phase.startswith("round-"):
@@ -287,9 +289,9 @@ class _Arena:
         judges: Sequence[Judge] | str,
         engine: Engine | None = None,
     ) -> RunRecord:
-        """The run of a phase: as it is stored if it is done, resumed if it was begun, else executed.
+        """Return the finished run of a phase: stored, resumed or newly executed.
 
-        Raises `_Stopped` where a limit ended it.
+        Raises `_Stopped` if a limit ended it.
         """
         name = f"{self.spec.name}-{phase}"
         dataset = load(list(samples))
@@ -318,7 +320,7 @@ class _Arena:
         return spec_from(values)
 
     def _left(self) -> Limits:
-        """The limits without what earlier phases have spent; a run counts what it spent itself."""
+        """The limits minus the tokens that earlier phases spent. A run counts its own."""
         most = self.limits.max_tokens
         if most is None:
             return self.limits
@@ -328,7 +330,7 @@ class _Arena:
         return replace(self.limits, max_tokens=left)
 
     def _known(self, plan: RunPlan, digest: str) -> RunRecord | None:
-        """The newest run of this very phase that no process is working on."""
+        """Return the newest run of this phase that no process is working on."""
         if self.session.existing_store is None:
             return None
         assert plan.dataset is not None
@@ -348,7 +350,7 @@ def _battle(
     seed: int,
     number: int,
 ) -> Sample:
-    """A sample with two answers; which of them comes first is drawn by a hash, the same every time."""
+    """Return a sample with two answers, whose order is decided by a hash and so reproducible."""
     first, second = sorted(pair)
     if hashlib.sha256(repr((seed, question.id, first, second)).encode()).digest()[0] % 2:
         first, second = second, first
@@ -363,7 +365,7 @@ def _battle(
 
 
 def _points(matches: Sequence[Match]) -> dict[str, float]:
-    """A point for a battle that was won, half of one for a tie."""
+    """Return the points: one per battle won, half of one per tie."""
     points: dict[str, float] = {}
     for each in matches:
         for side, name in (("first", each.first), ("second", each.second)):

@@ -1,4 +1,4 @@
-"""`import_verdicts`: a run of the verdicts that another tool gave, to be analysed like any other run."""
+"""`import_verdicts`: store the verdicts of another tool as a run, to analyse like any other run."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from magistrate.store.connection import exists
 from magistrate.types import Abstention, Failure, Outcome, Recipe, Sample, Verdict
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
-RECORDED = "recorded"  # what stands for the model where nobody said who was asked
+RECORDED = "recorded"  # model name in the record if none is given
 TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The run that holds the verdicts of a file, and whether it is `new` or was there already.
+    """The run that holds the verdicts of a file; `new` is false if it existed already.
 
-    `problems` are rows that could not be read; `strangers` say which rows are about no sample.
+    `problems` are rows that could not be read. `strangers` lists the rows that match no sample.
     """
 
     run: Run
@@ -70,13 +70,14 @@ def import_verdicts(
     tags: Sequence[str] = (),
     store: StorePlace | None = None,
 ) -> Imported:
-    """A run of the verdicts in a file, under the name `judge`; nothing is judged, and no model is asked.
+    """Store the verdicts in a file as a run under the judge name `judge`, without judging anything.
 
-    The rows are the samples, unless `samples` names data, or `into` a run that is done, which hold them: rows
-    then find theirs by id, else by output and input. What has no verdict is a failure with the reason.
-    `mapping` says which column is which field of a sample, `labels` what values of labels mean, `model` who
-    was asked, for the record. The same file read in the same way is the run that is there already. Raises
-    what `read_verdicts` raises, and `SpecError` for a judge's name that cannot be or is taken.
+    The rows are the samples, unless the samples come from the data set `samples` or from the finished run
+    `into`. Then rows are matched by id, else by output and input. A sample without a verdict gets a failure
+    with the reason. `mapping` maps columns to sample fields, `labels` maps label values to meanings, and
+    `model` names the model for the record. Importing the same file in the same way again returns the
+    existing run. Raises the errors of `read_verdicts`, and `SpecError` for a judge name that is invalid or
+    taken.
     """
     _check_name(judge)
     if samples is not None and into is not None:
@@ -129,7 +130,7 @@ def import_verdicts(
 
 
 def _into(store: Store, record: RunRecord, work: _Import, how: Mapping[str, Any]) -> Imported:
-    """Add the verdicts to a run that is done, as one more judge."""
+    """Add the verdicts to a finished run, as one more judge."""
     run, imported, judge = Run(record.id, store.place), imported_of(record), work.judge
     note = work.note(how, record.dataset_digest)
     if imported.get(judge) == note:
@@ -145,7 +146,7 @@ def _into(store: Store, record: RunRecord, work: _Import, how: Mapping[str, Any]
 
 
 def _known(store: Store, dataset: str, judge: str, note: Mapping[str, str]) -> RunRecord | None:
-    """The run that holds these very verdicts; one that was cut short while it was written goes."""
+    """Return the run with exactly these verdicts, and delete one left by an interrupted import."""
     for record in store.runs(dataset=dataset):
         if imported_of(record).get(judge) != note:
             continue
@@ -157,7 +158,7 @@ def _known(store: Store, dataset: str, judge: str, note: Mapping[str, str]) -> R
 
 
 def _check_name(judge: str) -> None:
-    """Raise `SpecError` for a name that no gate could hold, and for that of a judge of this package."""
+    """Raise `SpecError` for an invalid judge name, or the name of a judge of this package."""
     if not NAME.fullmatch(judge):
         raise SpecError(
             f"a judge's name is letters, digits, '_', '.' and '-', 60 at most; got {shorten(repr(judge))}"
@@ -178,7 +179,7 @@ class _Import:
     model: str | None
 
     def own(self, max_unread: float) -> tuple[Dataset, list[Outcome]]:
-        """The rows as samples, and what is said of each."""
+        """Return the rows as samples, and the outcome of each."""
         items, outcomes = list[Sample | Problem](self.found.problems), list[Outcome]()
         seen: dict[str, str] = {}
         for each in self.found.verdicts:
@@ -197,7 +198,7 @@ class _Import:
         return dataset, outcomes
 
     def joined(self, samples: Sequence[Sample], of: str) -> tuple[list[Outcome], tuple[str, ...]]:
-        """What is said of each sample, and which rows are about none of them."""
+        """Return an outcome for each sample, and the rows that match no sample."""
         find = _finder(samples)
         said: dict[str, RecordedVerdict] = {}
         seen, strangers = dict[str, str](), list[str]()
@@ -229,7 +230,7 @@ class _Import:
         ], tuple(strangers)
 
     def _sample(self, found: RecordedVerdict, *, need_output: bool) -> Sample:
-        """The sample of a row; without `need_output` its id is empty where the row has none."""
+        """Return the sample of a row. Without `need_output` its id is empty if the row has none."""
         return to_sample(
             found.rest,
             id=found.row.id if need_output else "",
@@ -250,7 +251,7 @@ class _Import:
         return Verdict(sample_id, self.judge, found.label, found.score, None, found.reason, details=details)
 
     def note(self, how: Mapping[str, Any], dataset_digest: str) -> dict[str, str]:
-        """Where the verdicts came from: the file, and a digest of its bytes and of how it was read."""
+        """Return the origin of the verdicts: the file name, and a digest of its bytes and of the options."""
         pinned = [how, self.mapping, self.labels, self.model, dataset_digest, self.found.source.digest()]
         digest = hashlib.sha256(json.dumps(pinned, sort_keys=True).encode()).hexdigest()
         return {"file": self.found.source.path.name, "digest": digest}
@@ -275,7 +276,7 @@ class _Import:
 
 
 def _check_twice(seen: dict[str, str], sample_id: str, found: RecordedVerdict) -> None:
-    """Raise `DatasetError` where a sample has two verdicts."""
+    """Raise `DatasetError` if a sample has two verdicts."""
     if first := seen.get(sample_id):
         raise DatasetError(
             f"{found.row.where}: sample {plain(repr(sample_id))} has a verdict already ({first}); where one "
@@ -285,7 +286,7 @@ def _check_twice(seen: dict[str, str], sample_id: str, found: RecordedVerdict) -
 
 
 def _finder(samples: Iterable[Sample]) -> Callable[[Sample], Sample | None]:
-    """What finds the sample that a row is about: by its id, else by its output and, if given, its input."""
+    """Return a function that finds a row's sample by id, else by output and, if given, input."""
     by_id = {sample.id: sample for sample in samples}
     by_text: dict[tuple[str | None, str | None], list[Sample]] = {}
     for sample in by_id.values():
@@ -314,7 +315,7 @@ def _finder(samples: Iterable[Sample]) -> Callable[[Sample], Sample | None]:
 
 
 def _texts(row: Sample) -> Iterator[tuple[str, str]]:
-    """The texts of a row that must be those of its sample."""
+    """Yield the texts of a row that must equal those of its sample."""
     for name in ("output", "input"):
         if (text := getattr(row, name)) is not None:
             yield name, text

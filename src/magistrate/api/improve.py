@@ -1,4 +1,4 @@
-"""`improve`: from a run and its labels to what was shown to be better than the judge that is used now."""
+"""`improve`: learns from the labels of a run what is significantly better than the current judge."""
 
 from __future__ import annotations
 
@@ -71,14 +71,16 @@ def improve(
     store: StorePlace | None = None,
     tell: Tell = lambda words: None,
 ) -> Improvement:
-    """Try what labels can make better about a judge, and keep what was shown to be better.
+    """Try to improve a judge with labels, and keep what was shown to be better.
 
-    `judge` is the one that is used now, the run's first where none is named. `labels` names a queue, or says
-    `data`; without it they are those of the run's only queue with labels, else of its data. Each of `ways` is
+    `judge` is the current judge, by default the run's first. `labels` names a queue, or is `data`. By
+    default the labels are those of the run's only queue with labels, else of its data. Each of `ways` is
     compared with the judge on held-out contexts, by `metric` (f1, balanced_accuracy or accuracy), a
-    calibration by its Brier score; what was shown to be better is fitted to all labels and written to the
-    folder `to`. `minutes` is how long the trainings of a detector may take. `tell` hears what is being done.
-    Raises `InputError` where there are no labels, too few, or of one kind only, and `SpecError`.
+    calibration by its Brier score. What was shown to be better is fitted to all labels and written to the
+    folder `to`. `minutes` limits the training time of detectors. `tell` receives progress messages.
+
+    Raises `InputError` if there are no labels, too few, or only one kind. Raises `SpecError` for invalid
+    arguments.
     """
     if unknown := [each for each in ways if each not in WAYS]:
         raise SpecError(registry.unknown("way", unknown[0], WAYS))
@@ -125,7 +127,7 @@ def _weights(given: RunLabels, found: Columns) -> np.ndarray[Any, np.dtype[np.fl
 
 
 def _words(record: RunRecord, judge: str) -> str:
-    """A judge as one writes it."""
+    """Return the judge's specification as given on the command line."""
     return record.recipes[judge].judge.rpartition("@")[0]
 
 
@@ -139,11 +141,11 @@ def _command(way: Way, path: Path, words: str) -> str:
 
 
 class _CannotBe(Exception):
-    """A way that is not gone, with the reason."""
+    """A way cannot be tried, with the reason."""
 
 
 class _Desk:
-    """Makes the attempts of one judge, and what is kept of them."""
+    """Tries the ways to improve one judge, and writes those that were shown to be better."""
 
     def __init__(
         self,
@@ -164,7 +166,7 @@ class _Desk:
         self._stack: Callable[[], Stacked] | None = None
 
     def attempt(self, way: Way) -> Attempt:
-        """One way beside what is used now; with the reason where it cannot be gone."""
+        """Compare one way with the current judge. The result has a reason if the way cannot be tried."""
         self._tell(way)
         make = {
             "threshold": lambda: by_threshold(self._now),
@@ -180,7 +182,7 @@ class _Desk:
         return compared(way, held, self._now)
 
     def kept(self, attempts: Sequence[Attempt]) -> dict[Way, Path]:
-        """Fit what was shown to be better to all labels and write it."""
+        """Fit what was shown to be better to all labels, write it, and return the paths."""
         shown: list[Way] = [each.name for each in attempts if each.shown]
         if self._folder is None or not shown:
             return {}
@@ -212,7 +214,7 @@ class _Desk:
     # --- a stack ----------------------------------------------------------------------------------
 
     def _by_stack(self) -> HeldOut:
-        """A stack of the run's judges, fitted to the other folds."""
+        """Return the held-out predictions of a stack of the run's judges, fitted to the other folds."""
         parts = self._parts()
         labelled = replace(
             stored_of(Run(self._record.id, self._place), parts, self._place), samples=self._samples
@@ -252,7 +254,7 @@ class _Desk:
     # --- a detector -------------------------------------------------------------------------------
 
     def _by_detector(self) -> HeldOut:
-        """A detector trained on the other folds, from where the run's, else the shipped one, stands."""
+        """Return the held-out predictions of a detector trained from the run's, else the shipped one."""
         require_extra("train", "torch", "transformers", "sklearn")
         found: list[tuple[int, Verdict]] = []
         with tempfile.TemporaryDirectory() as scratch:
@@ -274,7 +276,7 @@ class _Desk:
         )
 
     def _base(self, scratch: Path) -> Base:
-        """What a training begins with. Raises `_CannotBe` where it has learnt from this data before."""
+        """Return the base model for training. Raises `_CannotBe` if it was trained on this data before."""
         from magistrate.training.detector.bases import base
 
         begun = base(self._base_words(), scratch)
@@ -286,7 +288,7 @@ class _Desk:
         return begun
 
     def _base_words(self) -> str:
-        """The detector among the run's judges, the one that is used now first."""
+        """Return the detector to train from: a judge of the run, the current one first, else the shipped."""
         first = self._now.columns.judge
         for name in sorted(self._record.recipes, key=lambda each: each != first):
             words = _words(self._record, name)

@@ -1,4 +1,4 @@
-"""`label_queue`: label samples of a run from a program, as `magistrate label` does on a page."""
+"""`label_queue`: label samples of a run from a program, like the web page of `magistrate label`."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from magistrate.types import Span
 
 @dataclass(frozen=True, slots=True)
 class LabelQueue:
-    """A queue in a store. Everything is read from the store when it is asked for."""
+    """A queue in a store. Every access reads from the store."""
 
     name: str
     store: StorePlace = field(repr=False)  # it may hold a password
 
     @property
     def record(self) -> Queue:
-        """What the store says of the queue: its policy, how many samples it was drawn from."""
+        """The stored queue, with its policy and the number of samples it was drawn from."""
         with self._open() as (_, queue):
             return queue
 
     def next(self, annotator: str, *, but: Sequence[int] = ()) -> LabelTask | None:
-        """Give out the next item to an annotator for 15 minutes; None where there is none at the moment."""
+        """Lease the next item to an annotator for 15 minutes; None if there is none now."""
         with self._open() as (store, queue):
             return next_task(store, queue, annotator, datetime.now(UTC), but)
 
@@ -54,10 +54,10 @@ class LabelQueue:
         seconds: float | None = None,
         revision: int = 0,
     ) -> Label:
-        """Store what an annotator says of an item: faithful, hallucinated, unsure or skip.
+        """Store an annotator's answer for an item: faithful, hallucinated, unsure or skip.
 
-        `spans` are characters of its output. Raises `InputError` for what cannot be, `SpecError` where there
-        is no such item, and where the annotator's newest answer is not the one of this `revision`.
+        `spans` are character offsets into its output. Raises `InputError` for an invalid answer. Raises
+        `SpecError` if there is no such item, or if the annotator's newest answer is not `revision`.
         """
         answer = Answer(label=label, spans=tuple(spans), quote=quote, note=note, seconds=seconds)
         with self._open() as (store, queue):
@@ -72,20 +72,20 @@ class LabelQueue:
             return added
 
     def progress(self, *, weighted: bool = True) -> Progress:
-        """How far it is and the share that is hallucinated; a share that would be biased is refused."""
+        """Return the progress and the hallucinated share. Refuses a share that would be biased."""
         with self._open() as (store, queue):
             found = findings(store, queue)
             return progress(queue, found, store.labels.samples(queue.name), weighted=weighted)
 
     def labels(self) -> list[Label]:
-        """What each annotator says, by item."""
+        """Return each annotator's current labels, by item."""
         with self._open() as (store, queue):
             return store.labels.labels(queue.name)
 
     def export(
         self, target: str | Path, *, gold: bool = False, replace: bool = False, form: Form | None = None
     ) -> int:
-        """Write the labels to a .csv or .jsonl file, or .json for the tool `form`; answers how many rows."""
+        """Write the labels as .csv or .jsonl, or .json for the tool `form`. Returns the number of rows."""
         with self._open() as (store, queue):
             return export(store, queue, Path(target), gold=gold, replace=replace, form=form)
 
@@ -104,7 +104,7 @@ class LabelQueue:
 
 
 def label_queues(store: StorePlace | None = None) -> list[LabelQueue]:
-    """All queues of a store, the newest first."""
+    """Return all queues of a store, newest first."""
     place = store or default_store()
     if not exists(place):
         return []
@@ -115,11 +115,11 @@ def label_queues(store: StorePlace | None = None) -> list[LabelQueue]:
 def label_queue(
     name: str, *, of: RunRef | None = None, store: StorePlace | None = None, **options: Any
 ) -> LabelQueue:
-    """The queue of this name; with `of` a new one, of samples of a run.
+    """Return the queue of this name; with `of` create one from samples of a run.
 
     `options` are those of `magistrate label`: policy, judge, by, size, seed, double, width, kinds,
-    instructions, and `blind=False` for its `--verdicts`. Raises `SpecError` where there is no such queue,
-    and with `of` where there is one already.
+    instructions, and `blind=False` for its `--verdicts`. Raises `SpecError` if there is no such queue, or
+    with `of` if there is one already.
     """
     if of is not None:
         record, place = record_of(of, store)

@@ -1,7 +1,7 @@
-"""Reads files of verdicts that other tools gave: a label or a score a row, with its reason.
+"""Reads verdict files of other tools: one label or score per row, with its reason.
 
-A file is a table (`.csv`, `.jsonl`, `.json`, `.parquet`), a log of Inspect, or a test run of DeepEval. A
-cell may hold the whole verdict as an object, as Phoenix writes it.
+A file is a table (`.csv`, `.jsonl`, `.json`, `.parquet`), an Inspect log, or a DeepEval test run. A cell
+may hold a whole verdict as an object, as Phoenix writes it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ CONVERSATIONS = ("conversationalTestCases", "conversational_test_cases")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictColumns:
-    """Which columns of a file hold verdicts, and how they are read.
+    """The columns of a file that hold verdicts, and how to read them.
 
-    `score`, `label`, `reason` and `error` are columns or dotted paths; `score` or `label` is needed, and a
-    label decides where both are there. `higher` says what a higher score means; from `threshold` on, in the
-    numbers of the file, a score counts as high. `scale` is the lowest and the highest score there can be.
-    `only` keeps the rows that hold a value in a column.
+    `score`, `label`, `reason` and `error` are columns or dotted paths. `score` or `label` is required; if
+    both are present, the label decides. `higher` is the meaning of a higher score. A score at or above
+    `threshold`, in the file's scale, counts as high. `scale` is the lowest and the highest possible score.
+    `only` keeps the rows that have a value in a column.
     """
 
     score: str | None = None
@@ -67,10 +67,10 @@ class VerdictColumns:
 
 @dataclass(frozen=True, slots=True)
 class RecordedVerdict:
-    """What one row says. `score` is in [0, 1] in the direction of the file; `missing` says why there is none.
+    """The verdict of one row. `score` is in [0, 1] in the file's direction; `missing` says why there is none.
 
-    `label` is `faithful` or `hallucinated`, None for `unsure`: the file's label was said to mean neither.
-    `rest` are the columns that are no part of the verdict.
+    `label` is `faithful` or `hallucinated`, or None if the file's label means neither, which `unsure` then
+    holds. `rest` holds the columns that are not part of the verdict.
     """
 
     row: Row
@@ -85,7 +85,7 @@ class RecordedVerdict:
 
 @dataclass(frozen=True, slots=True)
 class RecordedVerdicts:
-    """The verdicts of a file, how its scores are read, and the rows that could not be read."""
+    """The verdicts of a file, the interpretation of its scores, and the rows that could not be read."""
 
     source: FileSource
     verdicts: tuple[RecordedVerdict, ...]
@@ -100,16 +100,16 @@ def read_verdicts(
     labels: Mapping[str, str] | None = None,
     max_unread: float = MAX_UNREAD,
 ) -> RecordedVerdicts:
-    """The verdicts in a file; nothing is judged, and nothing is guessed.
+    """Read the verdicts in a file. Nothing is judged or guessed.
 
-    A blank verdict, one that is not a number, and one that a tool's error explains has no label and says why.
-    `labels` says what values mean, as `check_labels` answers it. Raises `SpecError` for a file that is none,
-    where the direction of scores or a threshold is not said, and `DatasetError` for a file without rows, a
-    column that no row has, a label that is not known, a score outside the scale, labels that the threshold
-    contradicts, and scores that go against the labels.
+    A verdict that is blank, not a number, or replaced by a tool's error has no label and gives the reason.
+    `labels` maps values to meanings, as returned by `check_labels`. Raises `SpecError` for a file of
+    another kind, or if the direction of scores or a threshold is missing. Raises `DatasetError` for a file
+    without rows, a column that no row has, an unknown label, a score outside the scale, labels that
+    contradict the threshold, and scores whose direction contradicts the labels.
     """
     source = open_file(path)
-    source = replace(source, shown=source.path.name)  # rows are named in what is stored
+    source = replace(source, shown=source.path.name)  # stored messages name rows by file, without the path
     reading = _Reading(columns, labels or {})
     tally, problems = Tally(), list[Problem]()
     for row in _rows(source):
@@ -140,7 +140,7 @@ def read_verdicts(
 
 
 def _refuse(shown: str, tally: Tally, max_unread: float) -> None:
-    """Raise where too many rows cannot be read; the first of them is named."""
+    """Raise `DatasetError` that names the first unreadable row, if too many are unreadable."""
     found = tally.found()
     if not tally.read or found.share > max_unread:
         raise DatasetError(f"{found.n:,} of {found.rows:,} rows of {shown} cannot be read; {tally.first}")
@@ -153,10 +153,10 @@ class _Reading:
     verdicts: list[RecordedVerdict] = field(default_factory=list)
     seen: Row | None = None
     present: Counter[str] = field(default_factory=Counter)
-    told: dict[str, str] = field(default_factory=dict)  # directions that cells name, and where the first is
+    told: dict[str, str] = field(default_factory=dict)  # directions that cells name, and the first row
 
     def verdict(self, row: Row) -> RecordedVerdict | None:
-        """What a row says, None where it is left out. Raises `RowError`."""
+        """Return the verdict of a row, None if `only` excludes it. Raises `RowError`."""
         columns = self.columns
         self.seen = self.seen or row
         if columns.only is not None:
@@ -183,7 +183,7 @@ class _Reading:
         return self._decided(found, score, label, error)
 
     def _cell(self, row: Row, option: str, path: str | None) -> Any:
-        """What stands at a path, opened where it is an object as text; None where the row has no such one."""
+        """Return the value at a path, parsed if it is JSON text of an object; None if the row lacks it."""
         if path is None:
             return None
         try:
@@ -194,19 +194,19 @@ class _Reading:
         return value
 
     def _hear(self, direction: Any, row: Row) -> None:
-        """Remember the direction that a cell names."""
+        """Remember the score direction that a cell names."""
         if direction in DIRECTIONS.values():
             self.told.setdefault(direction, row.where)
 
     def _execution(self, row: Row) -> Any:
-        """The exceptions that Phoenix keeps beside a score, as NAME_execution_details."""
+        """Return the exceptions that Phoenix stores beside a score, as NAME_execution_details."""
         name = self.columns.score or self.columns.label or ""
         details = opened_cell("metadata", row.values.get(f"{name.removesuffix('_score')}_execution_details"))
         exceptions = details.get("exceptions") if isinstance(details, Mapping) else None
         return "; ".join(map(str, exceptions)) if isinstance(exceptions, list) else exceptions
 
     def _decided(self, found: RecordedVerdict, score: Any, label: Any, error: Any) -> RecordedVerdict:
-        """The verdict with its score and label, as far as the row gives them. Raises `RowError`."""
+        """Return the verdict with the score and label that the row gives. Raises `RowError`."""
         if not _blank(error):
             why = plain(" ".join(str(error).split()), LONGEST_REASON)
             return replace(found, missing=f"the tool's own error: {why}")
@@ -227,7 +227,7 @@ class _Reading:
         return replace(found, label=said, unsure=plain(str(label)) if said is None else None)
 
     def _number(self, value: Any) -> float:
-        """A score in [0, 1]."""
+        """Return a score in [0, 1]."""
         low, high = self.columns.scale
         column = plain(self.columns.score or "")
         try:
@@ -242,7 +242,7 @@ class _Reading:
         return (number - low) / (high - low)
 
     def check_columns(self, shown: str) -> None:
-        """Raise `DatasetError` for a column that was asked for and that no row has."""
+        """Raise `DatasetError` for a requested column that no row has."""
         for option in ("score", "label", "reason", "error"):
             path = getattr(self.columns, option)
             if path is not None and not self.present[option] and self.seen is not None:
@@ -253,7 +253,7 @@ class _Reading:
 
     @property
     def direction(self) -> Direction:
-        """Which way scores go, as it was said here or in the file. Raises `SpecError` where neither did."""
+        """The direction of scores, from `higher` or from the file. Raises `SpecError` if neither gives it."""
         said = DIRECTIONS.get(self.columns.higher or "")
         if len(self.told) > 1:
             both = ", ".join(f"{name} ({where})" for name, where in self.told.items())
@@ -276,7 +276,7 @@ class _Reading:
         return self.columns.label is not None or any(each.label for each in self.verdicts)
 
     def scoring(self) -> Scoring:
-        """How the scores are read, as runs store it."""
+        """Return the interpretation of the scores in the form that runs store."""
         labels = (FAITHFUL, HALLUCINATED)
         if self.columns.score is None:
             return Scoring("minimize", labels)
@@ -287,7 +287,7 @@ class _Reading:
         return None if self.columns.threshold is None else (self.columns.threshold - low) / (high - low)
 
     def scored(self) -> Iterator[RecordedVerdict]:
-        """The verdicts, each with its label and its score; `DatasetError` where the two contradict."""
+        """Yield the verdicts with label and score. Raises `DatasetError` if the two contradict each other."""
         if self.columns.score is None:
             for each in self.verdicts:
                 score = None if each.label is None else float(each.label == HALLUCINATED)
@@ -317,7 +317,7 @@ class _Reading:
                 yield replace(each, label=each.label or by_score)
 
     def _check_way(self, turned: bool) -> None:
-        """Raise where scores of what is called hallucinated lie on the other side than was said."""
+        """Raise `DatasetError` if mean scores per label contradict the direction."""
         both = {
             label: [each.score for each in self.verdicts if each.label == label and each.score is not None]
             for label in (FAITHFUL, HALLUCINATED)
@@ -334,14 +334,14 @@ class _Reading:
 
 
 def _part(cell: Any, names: tuple[str, ...]) -> Any:
-    """A cell, or the first part of it by these names that holds something, where it is an object."""
+    """Return the cell, or for an object the first non-blank value under these names."""
     if not isinstance(cell, Mapping):
         return cell
     return next((cell[name] for name in names if not _blank(cell.get(name))), None)
 
 
 def _blank(value: Any) -> bool:
-    """Whether nothing is said."""
+    """Return whether a value is empty."""
     return value is None or value != value or str(value).strip().lower() in NOTHING or value in ({}, [])
 
 
@@ -349,7 +349,7 @@ def _blank(value: Any) -> bool:
 
 
 def _rows(source: FileSource) -> Iterator[Row | Problem]:
-    """The rows of a file; of a test run of DeepEval one a test case."""
+    """Yield the rows of a file; for a DeepEval test run one row per test case."""
     held = _test_run(source)
     if held is None:
         yield from source.rows()
@@ -370,7 +370,7 @@ def _rows(source: FileSource) -> Iterator[Row | Problem]:
 
 
 def _test_run(source: FileSource) -> Mapping[str, Any] | None:
-    """The test run that DeepEval saved, None for any other file."""
+    """Return the test run saved by DeepEval, None for any other file."""
     from pydantic_core import from_json
 
     if source.format != "json":
@@ -381,7 +381,7 @@ def _test_run(source: FileSource) -> Mapping[str, Any] | None:
     with source.opened() as stream:
         try:
             held = from_json(bounded_whole(stream, source.shown))
-        except ValueError:  # an object a line, as any reader of lines will say
+        except ValueError:  # JSON Lines, or malformed: the line reader handles both
             return None
     if not isinstance(held, Mapping):
         return None
@@ -391,7 +391,7 @@ def _test_run(source: FileSource) -> Mapping[str, Any] | None:
 
 
 def _case(case: Mapping[str, Any]) -> dict[str, Any]:
-    """A test case as a row: its fields by names that data sets know, and each metric as a column."""
+    """Convert a test case to a row: fields under the usual names, and one column per metric."""
 
     def field_of(camel: str, snake: str) -> Any:
         return case.get(camel, case.get(snake))

@@ -1,7 +1,7 @@
-"""Who writes in an arena: the examiner writes questions, entrants answer them.
+"""The writing roles of an arena: the examiner writes questions, entrants answer them.
 
-Both are judges whose verdict is what they wrote, so that runs store their calls, resume them and hold them to
-limits; a call that fails is a failure and never an empty text.
+Both are judges whose verdict holds the written text. So runs store their calls, resume them and apply
+limits to them. A call that fails is a failure, never an empty text.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.types import Outcome, Prompt, Sample, Verdict
 
 ANSWERED, ASKED = "answered", "asked"
-TEXT = "text"  # the key of a verdict's details that holds what was written
-SUPPORT = "support"  # that of the passage: its words, and where they stand in the document
+TEXT = "text"  # key of a verdict's details: the written text
+SUPPORT = "support"  # key of the passage: its words and their place in the document
 QUESTION, QUESTION_TOKENS = 200, 400  # characters of the question; tokens of it and the quote
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """A model that answers the questions of an arena; the verdict says `answered` and holds the answer.
+    """A model that answers the questions of an arena; the verdict is `answered` and holds the answer.
 
-    What was cut off where its `tokens` ran out, or is blank, is a failure.
+    An answer cut off after `tokens` tokens, or a blank one, is a failure.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Entrant:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """The answer."""
+        """Return the call for the answer."""
         return [Call(self._prompt(sample), self.tokens, engine=self.engine)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -94,7 +94,7 @@ class Examiner:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """The question."""
+        """Return the call for the question."""
         return [Call(self._prompt(sample), QUESTION_TOKENS, engine=self.engine)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:

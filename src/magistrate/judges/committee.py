@@ -1,6 +1,6 @@
-"""The judge `committee`: several members vote on two answers, discuss once where they differ, and vote again.
+"""The judge `committee`: several members vote on two answers, discuss once if they differ, and vote again.
 
-It is made in Python, as `magistrate arena` does: its members are objects.
+Create it in Python, as `magistrate arena` does, because its members are objects.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LABELS = (
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Who votes: a name, what to look for, and the model that is asked, None for the run's."""
+    """A voter: a name, a persona that says what to look for, and a model, None for the run's."""
 
     name: str
     persona: str
@@ -57,7 +57,7 @@ class Member:
 
 
 def members_of(engines: Sequence[Engine]) -> tuple[Member, ...]:
-    """A member a model, looking for different things in turn; without models the run's as each persona."""
+    """Return one member per model, with alternating personas; without models one per persona."""
     personas = list(PERSONAS.items())
     if not engines:
         return tuple(Member(*each) for each in personas)
@@ -69,14 +69,15 @@ def members_of(engines: Sequence[Engine]) -> tuple[Member, ...]:
 
 @dataclass(frozen=True)
 class Committee:
-    """Whether the output is better or worse than `alternatives[0]`, by the votes of several members.
+    """Decides if the output is better or worse than `alternatives[0]`, by the votes of several members.
 
-    Each member votes in both orders of the two answers; a member whose orders conflict votes for a tie. Where
-    the members differ, each says why in a sentence or two, hears the others, and votes once more. The label
-    is what more than half of the votes say, else `tie`; the score is the mean of the members' probabilities
-    that the output is better, a tie counting half. A member that fails is left out and counted; with fewer
-    than `least` votes the committee fails. Details hold all votes and arguments (`members`), whether they
-    `discussed`, and whether all last votes were the same in both orders (`consistent`).
+    Each member votes with the two answers in both orders. A member whose two votes conflict votes for a
+    tie. If the members differ, each gives an argument in a sentence or two, reads the others, and votes
+    once more. The label is the one with more than half of the votes, else `tie`. The score is the mean of
+    the members' probabilities that the output is better, where a tie counts half. A member that fails is
+    left out and counted. With fewer than `least` votes the committee fails. Details hold all votes and
+    arguments (`members`), whether they `discussed`, and whether all final votes were the same in both
+    orders (`consistent`).
     """
 
     members: tuple[Member, ...]
@@ -114,7 +115,7 @@ class Committee:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """Of each member two votes, an argument, and two votes that hear all arguments."""
+        """Return the calls of each member: two votes, an argument, and two votes after all arguments."""
         heard = len(self.members) * ARGUMENT_TOKENS
         calls = []
         for each in self.members:
@@ -149,14 +150,14 @@ class Committee:
     async def _votes(
         self, sample: Sample, engine: Engine, members: Sequence[Member], said: tuple[str, ...]
     ) -> dict[str, Outcome]:
-        """What each member says, by name; an error is that member's failure."""
+        """Return each member's vote by name; an error becomes that member's failure."""
         asked = [
             member_outcome(self._ballot(each, said), sample, in_role(engine, each.engine)) for each in members
         ]
         return dict(zip((each.name for each in members), await gather_or_cancel(asked), strict=True))
 
     async def _arguments(self, sample: Sample, engine: Engine) -> dict[str, str]:
-        """What members say for their vote, by name; without those who failed to."""
+        """Return the members' arguments by name, without members that failed to give one."""
         told = await gather_or_cancel(self._argued(sample, engine, each) for each in self.members)
         return {each.name: text for each, text in zip(self.members, told, strict=True) if text is not None}
 
@@ -214,9 +215,9 @@ class Committee:
 
 @dataclass(frozen=True)
 class Ballot:
-    """One vote of one member, asked with either answer first; `said` is what was said in the discussion.
+    """One member's vote, asked with the answers in both orders; `said` holds the arguments.
 
-    The answers keep their letters in both orders, as the arguments name them by these.
+    The answers keep their letters in both orders, because the arguments refer to them by letter.
     """
 
     member: Member
@@ -228,7 +229,7 @@ class Ballot:
         return JudgeInfo(name=self.member.name, reads=(*READS, "alternatives"), needs=frozenset({"choose"}))
 
     def prompt(self, sample: Sample, swapped: bool, stage: str = "vote") -> Prompt:
-        """What the member is asked."""
+        """Return the prompt for the member."""
         fields = {
             **fields_of(sample, READS),
             "first": sample.output or "",
@@ -258,7 +259,7 @@ class Ballot:
 
 
 def _share(found: LabelProbabilities) -> float:
-    """The probability that the output is better, a tie counting half."""
+    """Return the probability that the output is better, where a tie counts half."""
     return min(1.0, found.probability(BETTER) + found.probability(TIE) / 2)
 
 

@@ -1,1 +1,1 @@
-"""Labels by people: which samples they get, what they say together, and figures that are not biased."""
+"""Human labels: sampling policies, label queues, adjudicated decisions and unbiased estimates."""

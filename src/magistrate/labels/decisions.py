@@ -1,4 +1,4 @@
-"""What the labels of an item say together: decided, open, in conflict, or what an adjudicator decided."""
+"""Combines the labels of an item into a state: open, decided, unsure, in conflict or adjudicated."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ State = Literal["open", "decided", "unsure", "conflict", "adjudicated"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is known of one item.
+    """The state of one item and the labels behind it.
 
-    `label` is faithful or hallucinated, None where nobody knows; `waits` says that another label is still
-    wanted; `conflict` says why the labels do not go together, also where `gold` has decided since.
+    `label` is faithful or hallucinated, None if undecided. `waits` is true while another label is wanted.
+    `conflict` explains why the labels contradict each other. It stays set after `gold` has decided.
     """
 
     item: Item
@@ -36,19 +36,19 @@ class Finding:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The spans that hold: the adjudicator's, else the first annotator's."""
+        """The spans in force: the adjudicator's, else those of the first annotator with the decided label."""
         if self.gold is not None:
             return self.gold.spans
         return next((each.spans for each in self.labels if each.label == self.label), ())
 
     @property
     def said(self) -> tuple[Label, ...]:
-        """The labels that say faithful or hallucinated."""
+        """The labels that are faithful or hallucinated, without unsure and skip."""
         return tuple(each for each in self.labels if each.label in DECIDED)
 
 
 def span_f1(one: Iterable[Span], other: Iterable[Span]) -> float:
-    """How far two people mark the same characters, from 0 to 1; 1 where neither marks any.
+    """Return the character-level F1 of two people's spans, from 0 to 1; 1 if neither marks any.
 
     >>> span_f1([Span(0, 10)], [Span(5, 10)])
     0.6666666666666666
@@ -59,9 +59,10 @@ def span_f1(one: Iterable[Span], other: Iterable[Span]) -> float:
 
 
 def conflict_of(labels: Sequence[Label]) -> str | None:
-    """Why the labels of one item do not go together, None where they do.
+    """Return why the labels of one item contradict each other, None if they do not.
 
-    Where one says hallucinated and marks nothing, they do not speak of where, and no spans are compared.
+    Spans are compared only between hallucinated labels that mark some: a label without spans makes no claim
+    about places.
     """
     said = [each for each in labels if each.label in DECIDED]
     if len({each.label for each in said}) > 1:
@@ -72,7 +73,7 @@ def conflict_of(labels: Sequence[Label]) -> str | None:
 
 
 def finding(item: Item, labels: Sequence[Label], gold: Gold | None) -> Finding:
-    """What is known of an item from its newest labels and its newest decision."""
+    """Combine an item's newest labels and newest decision into a `Finding`."""
     conflict = conflict_of(labels)
     said = [each.label for each in labels if each.label in DECIDED]
     waits = sum(each.label != SKIP for each in labels) < item.wanted
@@ -98,7 +99,7 @@ def finding(item: Item, labels: Sequence[Label], gold: Gold | None) -> Finding:
 
 
 def findings(store: Store, queue: Queue) -> list[Finding]:
-    """What is known of every item of a queue, in their order."""
+    """Return the finding of every item of a queue, in queue order."""
     by_item: dict[int, list[Label]] = {}
     for label in store.labels.labels(queue.name):
         by_item.setdefault(label.position, []).append(label)
@@ -110,7 +111,7 @@ def findings(store: Store, queue: Queue) -> list[Finding]:
 
 
 def anonymous(queue: Queue, found: Finding) -> list[tuple[str, Label]]:
-    """The labels of an item under letters, in an order that says nothing about who gave them."""
+    """Return the labels of an item under letters, in an order that does not reveal the annotators."""
     labels = sorted(
         found.labels, key=lambda each: share(0, f"side:{queue.name}:{found.item.position}", each.annotator)
     )

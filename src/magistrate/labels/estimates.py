@@ -1,8 +1,8 @@
-"""Figures from a queue: the share that is hallucinated, how many more labels it takes, how far people agree.
+"""Statistics of a label queue: the hallucinated share, the number of labels still needed, and agreement.
 
-A sample that was drawn with probability π stands for 1/π: where a policy draws hard ones more often, the bare
-share of what was labelled says nothing about all samples, and is refused. Items that are in conflict, unsure
-or skipped have no label and are counted beside every figure, never in it.
+A sample drawn with probability π represents 1/π samples. Where a policy draws hard samples more often, the
+unweighted share of the labelled ones is biased and is refused. Items that are in conflict, unsure or
+skipped have no label. They are counted separately and never enter an estimate.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ MOST_MORE = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a queue is, and the share of all its samples that is hallucinated.
+    """The progress of a queue, and the hallucinated share of all its samples.
 
-    Of `n_items`, `n_decided` have a label that holds, `n_conflicts` wait for a decision, on `n_unsure` people
-    said so and the rest is open; `n_waiting` of all wait for another label. `more` is how many more labels
-    the interval needs to reach at most `width` to either side, None where that cannot be said.
+    Of `n_items`, `n_decided` have a final label, `n_conflicts` need a decision, `n_unsure` were labelled
+    unsure, and `n_open` are the rest. `n_waiting` of all items want another label. `more` is the number of
+    further labels until the interval extends at most `width` to either side, None if it cannot be
+    estimated.
     """
 
     n_items: int
@@ -52,12 +53,12 @@ class Progress:
     annotators: Mapping[str, Mapping[str, int]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return the fields as plain JSON values."""
         return fields_of(self)
 
     @property
     def words(self) -> str:
-        """The share with its interval, and what it still takes, in one sentence."""
+        """One sentence: the share with its interval, and how many more labels are needed."""
         if self.share.value is None:
             return f"hallucinated: {self.share.undefined}"
         told = f"hallucinated {self.share} from {self.n_decided} labelled samples"
@@ -75,9 +76,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class People:
-    """How far people agree on the items that several labelled: labels, and the characters that they mark.
+    """Agreement of annotators on the items that several of them labelled: labels and marked characters.
 
-    `remark` says what the figures are about, where that is not all samples.
+    `remark` says which samples the values describe, if not all.
     """
 
     n: int
@@ -87,13 +88,13 @@ class People:
 
 
 def is_active(queue: Queue, findings: Sequence[Finding]) -> bool:
-    """Whether some samples were drawn more often than others, or could not be drawn at all."""
+    """Return whether some samples were drawn more often than others, or could not be drawn."""
     chances = {each.item.inclusion for each in findings}
     return queue.covered < queue.population or (len(chances) > 1 and max(chances) - min(chances) > 1e-9)
 
 
 def not_covered(queue: Queue) -> str | None:
-    """Why no figure of a queue speaks for all samples, where some could not be drawn at all."""
+    """Return why no estimate holds for all samples, if some could not be drawn; else None."""
     never = queue.population - queue.covered
     if not never:
         return None
@@ -106,10 +107,10 @@ def not_covered(queue: Queue) -> str | None:
 def hallucinated_share(
     queue: Queue, findings: Sequence[Finding], samples: Sequence[Sample], *, weighted: bool = True
 ) -> Estimate:
-    """The share of all samples that is hallucinated, every label weighted by 1 / its probability.
+    """Estimate the hallucinated share of all samples, each label weighted by 1 / inclusion probability.
 
-    `samples` are those of the findings. Raises `InputError` for a share that is not `weighted`, of a queue
-    whose policy draws some samples more often.
+    `samples` belong to `findings`, in the same order. Raises `InputError` if `weighted` is false and the
+    policy of the queue draws some samples more often than others.
     """
     if not weighted and is_active(queue, findings):
         raise InputError(
@@ -133,9 +134,9 @@ def judge_right(
     samples: Sequence[Sample],
     verdicts: Mapping[str, Outcome],
 ) -> Estimate:
-    """On what share of the samples that it judged a judge says what people say, weighted as the share is.
+    """Estimate the share of judged samples on which a judge agrees with people, with the same weights.
 
-    Labels that were given after the verdict was shown do not count: they are not independent of it.
+    Labels given after the verdict was shown are excluded, because they are not independent of it.
     """
     if queue.covered < queue.population:
         return Estimate.none("some samples could not be drawn")
@@ -163,7 +164,7 @@ def _share(hits: Sequence[bool], chances: Sequence[float], samples: Sequence[Sam
 def progress(
     queue: Queue, findings: Sequence[Finding], samples: Sequence[Sample], *, weighted: bool = True
 ) -> Progress:
-    """How far a queue is. Raises what `hallucinated_share` raises."""
+    """Compute the progress of a queue. Raises the errors of `hallucinated_share`."""
     estimate = hallucinated_share(queue, findings, samples, weighted=weighted)
     states = Counter(each.state for each in findings)
     decided = states["decided"] + states["adjudicated"]
@@ -188,10 +189,11 @@ def progress(
 
 
 def more_needed(estimate: Estimate, n: int, width: float) -> int | None:
-    """How many more labels like the `n` there are until the interval reaches at most `width` to either side.
+    """Estimate how many labels beyond the present `n` bring the interval to at most `width` on either side.
 
-    None without an interval. The labels so far are worth as many independent ones as have a Wilson interval
-    of the same length at the same share; more of them are taken to be worth as much each.
+    None without an interval. The effective sample size of the labels is the size at which a Wilson interval
+    for the same share has the same length. Each further label is assumed to add as much as the present ones
+    did on average.
     """
     if estimate.value is None or estimate.low is None or estimate.high is None or not n:
         return None
@@ -214,7 +216,7 @@ def _reach(share: float, n: float) -> float:
 
 
 def _least(holds: Any) -> int:
-    """The least number from 1 on for which it holds, as it does for all after that."""
+    """Return the least integer from 1 for which the monotone predicate `holds` is true."""
     low, high = 0, 1
     while not holds(high) and high < MOST_MORE:
         low, high = high, high * 2
@@ -225,7 +227,7 @@ def _least(holds: Any) -> int:
 
 
 def people(queue: Queue, findings: Sequence[Finding], samples: Sequence[Sample]) -> People:
-    """How far those who labelled the same items agree, before anybody decided between them."""
+    """Compute the agreement of annotators of the same items, before any adjudication."""
     several = [(each, sample) for each, sample in zip(findings, samples, strict=True) if len(each.said) > 1]
     remark = None
     if is_active(queue, findings):

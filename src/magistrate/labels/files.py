@@ -1,4 +1,4 @@
-"""Labels as files, and back: CSV for `agree --with`, JSONL with spans as RAGTruth has them, JSON of tools."""
+"""Exports and imports labels: CSV for `agree --with`, JSONL with RAGTruth-style spans, JSON of tools."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What became of a file's rows: new labels, those that were there already, and ids of no item."""
+    """Result of an import: numbers of new and already known labels, and ids that match no item."""
 
     n_new: int
     n_known: int
@@ -61,10 +61,10 @@ def export(
     replace: bool = False,
     form: Form | None = None,
 ) -> int:
-    """Write what every annotator says, or with `gold` what holds of each item; answers how many rows.
+    """Write every annotator's labels, or with `gold` each item's final label. Returns the number of rows.
 
-    The ending says the format: `.csv` or `.jsonl`, or `.json` for the tool that `form` names. Raises
-    `SpecError` for another and where the file is there and is not to be replaced.
+    The suffix selects the format: `.csv` or `.jsonl`, or `.json` for the tool `form`. Raises `SpecError`
+    for another suffix, and if the file exists and `replace` is false.
     """
     ending = target.suffix.lower()
     if ending not in (".csv", ".jsonl", ".json"):
@@ -95,14 +95,14 @@ def export(
 def rows_to_write(
     store: Store, queue: Queue, *, gold: bool = False, form: Form | None = None
 ) -> list[dict[str, Any]]:
-    """Plain values: a row a label, or with `gold` an item whose label holds; with `form` those of a tool."""
+    """Return plain rows, one per label or with `gold` one per decided item; with `form` those of the tool."""
     if form is not None:
         return tasks(form, queue, findings(store, queue), store.labels.samples(queue.name), gold=gold)
     return list(_held(store, queue) if gold else _said(store, queue))
 
 
 def _said(store: Store, queue: Queue) -> Iterator[dict[str, Any]]:
-    """One row a label that stands."""
+    """Yield one row per current label."""
     for found, sample in zip(findings(store, queue), store.labels.samples(queue.name), strict=True):
         for label in found.labels:
             held = label.label if label.label in DECIDED else None
@@ -124,7 +124,7 @@ def _said(store: Store, queue: Queue) -> Iterator[dict[str, Any]]:
 
 
 def _held(store: Store, queue: Queue) -> Iterator[dict[str, Any]]:
-    """One row an item whose label holds."""
+    """Yield one row per item with a final label."""
     for found, sample in zip(findings(store, queue), store.labels.samples(queue.name), strict=True):
         if found.label is None:
             continue
@@ -166,12 +166,12 @@ def _sample(sample: Sample, label: str | None, spans: tuple[Span, ...]) -> dict[
 
 
 def _cell(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula."""
+    """Escape a cell that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
 
 
 def _uncell(text: str) -> str:
-    """The text that `_cell` kept from being a formula."""
+    """Undo the escaping of `_cell`."""
     return text[1:] if text[:1] == "'" and FORMULA.match(text, 1) else text
 
 
@@ -183,7 +183,7 @@ def _spans(value: Any) -> Any:
 
 
 class ForeignLabel(BaseModel):
-    """One row of a file of labels."""
+    """One row of a label file."""
 
     model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)
     id: str = Field(min_length=1)
@@ -205,11 +205,11 @@ def import_labels(
     annotator: str | None = None,
     counting: Counting | None = None,
 ) -> Imported:
-    """Append the labels of a file to those of a queue, by the ids of samples; all of them or none.
+    """Append the labels of a file to a queue, matched by sample id; all of them or none.
 
-    `annotator` is who gave those labels that name nobody; `counting` is what offsets of a tool's file count.
-    What an annotator says already is not appended again, and a file that says nothing of spans, as CSV, takes
-    none away. Raises `InputError` for the first row that cannot be read.
+    `annotator` is used for rows that name nobody. `counting` is the unit of character offsets in a tool's
+    file. Labels equal to the annotator's current one are not appended again. A file without spans, such as
+    CSV, keeps existing spans of the same label. Raises `InputError` for the first row that cannot be read.
     """
     items = {each.sample_id: each for each in store.labels.items(queue.name)}
     samples = {each.id: each for each in store.labels.samples(queue.name)}

@@ -1,4 +1,4 @@
-"""The labels of a run's samples: from a queue, weighted by how it was drawn, or those its data came with."""
+"""Finds the labels of a run's samples: from a queue, with sampling weights, or from the run's data set."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ DATA = "data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLabels:
-    """Samples of a run by id, with the labels and spans that hold and nothing where none does.
+    """The samples of a run by id, with their final labels and spans where known.
 
-    `inclusion` are the probabilities, by id, with which those with a label were drawn. `source` says where
-    labels are from, `left_out` counts what has none by the reason; `active`: some were drawn more often.
+    `inclusion` maps the id of each labelled sample to the probability with which it was drawn. `source`
+    names the origin of the labels. `left_out` counts samples without a label by reason. `active` is true if
+    some samples were drawn more often than others.
     """
 
     source: str
@@ -34,10 +35,10 @@ class RunLabels:
 
 
 def labels_of(store: Store, record: RunRecord, named: str | None = None) -> RunLabels:
-    """The labels of a run: of the queue that is named, of the only one that has some, else of its data.
+    """Return the labels of a run: from the queue `named`, else the only queue with labels, else the data.
 
-    Raises `SpecError` where several queues have labels, `InputError` where there are none, and where a queue
-    was drawn so that its labels speak for a part of the samples only.
+    Raises `SpecError` if several queues have labels. Raises `InputError` if there are none, or if the
+    queue's policy could draw only a part of the samples.
     """
     about = {each.name: each for each in store.labels.queues() if _is_about(each, record)}
     if named is not None and named != DATA:

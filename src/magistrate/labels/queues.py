@@ -1,4 +1,4 @@
-"""Makes label queues of a run, of a stored or public data set, or of a file."""
+"""Creates label queues from a run, from a stored or public data set, or from a file."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _UNNAMED = re.compile(r"[^\w .:@+=,~-]+|^[-. ]+|[ ]+$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions:
-    """How a queue is made.
+    """Options of a new queue.
 
-    `policy` None: mixed where there are verdicts, else uniform. `size` None: all samples where the policy is
-    uniform, else half of them, at most `USUAL_SIZE`. The share `double` of the items is labelled twice.
-    `width` is how far the interval of the share may reach to either side. A `blind` annotator sees the
-    judge's verdict only after their own label. `judge` is the one whose scores `threshold` and `stratified`
-    go by; `by`, `label` or `metadata.NAME`, makes strata of its values, too.
+    `policy` None means mixed if there are verdicts, else uniform. `size` None means all samples for a
+    uniform policy, else half of them, at most `USUAL_SIZE`. The share `double` of the items is labelled
+    twice. `width` is the target half-width of the interval. With `blind`, an annotator sees the judge's
+    verdict only after labelling. `judge` provides the scores for `threshold` and `stratified`. `by`
+    (`label` or `metadata.NAME`) adds strata by that field's values.
     """
 
     policy: Policy | None = None
@@ -62,7 +62,7 @@ class QueueOptions:
 
 
 def queue_name(words: str) -> str:
-    """The name of a queue over something of this name.
+    """Derive a valid queue name from the name of its source.
 
     >>> queue_name("data/my rows.jsonl")
     'data-my rows.jsonl'
@@ -71,7 +71,7 @@ def queue_name(words: str) -> str:
 
 
 def queue_of_run(store: Store, record: RunRecord, name: str, options: QueueOptions, now: datetime) -> Queue:
-    """A queue of a run's samples, drawn by what its judges said. Raises `SpecError` and `InputError`."""
+    """Create a queue of a run's samples, drawn by verdicts. Raises `SpecError` and `InputError`."""
     judges = record.judges
     if options.judge is not None:
         if options.judge not in judges:
@@ -123,7 +123,7 @@ def queue_of_samples(
     options: QueueOptions,
     now: datetime,
 ) -> Queue:
-    """A queue of samples that nobody judged. Raises `SpecError` where the policy goes by verdicts."""
+    """Create a queue of samples without verdicts. Raises `SpecError` if the policy needs verdicts."""
     found = list(samples)
     candidates = [_candidate(sample, options, (), "not judged") for sample in found]
     about = {"name": name, "created_at": now, "source": source, "run_id": None}
@@ -134,7 +134,7 @@ def _candidate(
     sample: Sample, options: QueueOptions, scores: tuple[float | None, ...], lost: str | None
 ) -> Candidate:
     group = None if options.by is None else value_at(sample, options.by)
-    # The id too: two samples of the same words are drawn apart.
+    # Includes the id, so that samples with equal text are drawn independently.
     return Candidate(f"{sample_key(sample_body(sample))}:{sample.id}", scores, lost, group)
 
 

@@ -1,18 +1,19 @@
-"""Which samples people are to label, and with what probability each was drawn.
+"""Selects samples for labelling, each with a known inclusion probability.
 
 =============  ====================================================================================
-uniform        all alike
-disagreement   by how far the scores of judges are apart; of one judge, by how undecided its score is
-threshold      by how near a judge's score is to its threshold
-stratified     as many from each fifth of a judge's scores, or from each of a field's values in it
-failures       only samples on which a judge failed, abstained or was not asked
+uniform        all with equal probability
+disagreement   by the distance between judges' scores; with one judge, by closeness to 0.5
+threshold      by closeness of a judge's score to its threshold
+stratified     equally from each fifth of a judge's scores, and from each value of a field in it
+failures       only samples on which a judge failed, abstained or was not called
 mixed          half uniform, half by disagreement
 =============  ====================================================================================
 
-A policy gives every sample a weight; `inclusion` makes probabilities of them, and `draw` draws exactly so
-many samples with exactly these probabilities: systematically, with a random start, along an order by hash
-(Madow 1949). What is drawn is offered in another order by hash, so that whoever stops early has labelled a
-random part of it. A sample that was drawn with probability π then stands for 1/π of all.
+A policy gives every sample a weight. `inclusion` turns the weights into probabilities, and `draw` draws
+exactly the requested number of samples with exactly these probabilities, by systematic sampling with a random
+start along a hashed order (Madow 1949). The drawn samples are offered in another hashed order, so that an
+annotator who stops early has labelled a random subset. A sample drawn with probability π represents 1/π
+samples.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ _BITS = 53  # as many as a float holds exactly
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A sample that could be labelled: what judges said of it.
+    """A sample that could be labelled, with its judges' scores.
 
-    `scores` are those of judges in [0, 1], 1 means hallucinated, None where one has no verdict, and `missing`
-    says then why. `key` pins its content, `group` is its value of the field that strata are made by.
+    `scores` holds one score in [0, 1] per judge, where 1 means hallucinated, or None without a verdict.
+    `missing` then gives the reason. `key` identifies the content. `group` is the value of the field that
+    defines strata.
     """
 
     key: str
@@ -53,7 +55,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How much a policy wants a sample, from 0 on, and why."""
+    """The weight that a policy gives a sample, at least 0, and the reason."""
 
     weight: float
     reason: str
@@ -61,9 +63,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A sample that was drawn, by its place among the candidates.
+    """A drawn sample, by its index `place` among the candidates.
 
-    `priority` in [0, 1] is its weight beside the largest.
+    `priority` in [0, 1] is its weight relative to the largest.
     """
 
     place: int
@@ -73,7 +75,7 @@ class Drawn:
 
 
 def share(seed: int, purpose: str, key: str) -> float:
-    """Where a sample stands in [0, 1) for a purpose: by hash, so that everybody who asks gets the same.
+    """Return a deterministic pseudo-random number in [0, 1) from a hash of seed, purpose and key.
 
     >>> share(0, "order", "a") == share(0, "order", "a") != share(1, "order", "a")
     True
@@ -88,9 +90,9 @@ def share(seed: int, purpose: str, key: str) -> float:
 def wanted(
     policy: Policy, candidates: Sequence[Candidate], *, threshold: float | None = None
 ) -> list[Wanted]:
-    """What a policy makes of the candidates. Raises `SpecError` where it needs verdicts that are not there.
+    """Return the weight that a policy gives each candidate. Raises `SpecError` if it lacks verdicts.
 
-    `threshold` is that of the judge whose scores come first, 1 meaning hallucinated.
+    `threshold` belongs to the judge whose scores come first, on a scale where 1 means hallucinated.
     """
     if policy == "uniform":
         return [Wanted(1.0, "drawn at random")] * len(candidates)
@@ -147,7 +149,7 @@ def _near(candidate: Candidate, threshold: float) -> Wanted:
 
 
 def _strata(candidates: Sequence[Candidate]) -> list[Wanted]:
-    """Each stratum weighs the same: fifths of the scores, those without one apart, times the groups."""
+    """Give each stratum the same total weight: fifths of the scores, or no score, times the groups."""
     ranked = sorted(
         (score, each.key) for each in candidates if each.scores and (score := each.scores[0]) is not None
     )
@@ -175,7 +177,7 @@ def _failed(candidate: Candidate) -> Wanted:
 
 
 def inclusion(weights: Sequence[float], size: int) -> list[float]:
-    """Probabilities that are as the weights are and sum to `size`; at most 1 each, the rest goes to others.
+    """Return probabilities proportional to the weights that sum to `size`, each capped at 1.
 
     >>> inclusion([1, 1, 2], 2)
     [0.5, 0.5, 1.0]
@@ -200,7 +202,7 @@ def inclusion(weights: Sequence[float], size: int) -> list[float]:
 
 
 def draw(candidates: Sequence[Candidate], wants: Sequence[Wanted], size: int, seed: int) -> list[Drawn]:
-    """`size` of the candidates, drawn by what is wanted, in the order in which they are to be labelled."""
+    """Draw `size` candidates by their weights, and return them in labelling order."""
     weights = [each.weight for each in wants]
     chances = inclusion(weights, size)
     start = share(seed, "start", "")

@@ -1,4 +1,4 @@
-"""What somebody who labels by a program gets and gives: the next item of a queue, and an answer to it."""
+"""Labelling by a program: hand out the next item of a queue to an annotator."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from magistrate.types import Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelTask:
-    """An item that was given out to an annotator; what judges said of it is no part of it.
+    """An item handed out to an annotator, without any judge's verdict.
 
-    `number` is its place in the queue, from 1, `revision` that of their newest answer, 0 for none. Spans of
-    `sample.output` have one of `kinds`.
+    `number` is its position in the queue, from 1. `revision` is that of the annotator's newest answer, 0
+    for none. Each span of `sample.output` has one of `kinds`.
     """
 
     queue: str
@@ -29,16 +29,16 @@ class LabelTask:
 
 
 def lease_end(now: datetime) -> datetime:
-    """When an item that is given out now is given to others, if nobody answers."""
+    """Return when the lease of an item that is handed out at `now` ends."""
     return now + timedelta(minutes=LEASE_MINUTES)
 
 
 def next_task(
     store: Store, queue: Queue, annotator: str, now: datetime, but: Sequence[int] = ()
 ) -> LabelTask | None:
-    """Give out the next item, numbers in `but` passed over; None where there is none at the moment.
+    """Lease the next item, skipping the numbers in `but`. Returns None if none is available now.
 
-    Raises `SpecError` for what is no name.
+    Raises `SpecError` for an invalid annotator name.
     """
     who = checked_annotator(annotator)
     passed = [number - 1 for number in but]

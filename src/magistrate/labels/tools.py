@@ -1,8 +1,9 @@
-"""Labels in the JSON of Label Studio and of Argilla, and back.
+"""Reads and writes labels in the JSON formats of Label Studio and Argilla.
 
-Both count in characters as Python does (code points) where they are right. Pages of Argilla, and those of
-Label Studio before version 1.4, count UTF-16 units, of which an emoji has two. Where a span comes with its
-words these decide; without them a span behind such a character is read only if the caller says how it counts.
+Offsets should count Unicode code points, as Python does. The web pages of Argilla, and of Label Studio
+before version 1.4, count UTF-16 units instead, where an emoji takes two. If a span comes with its text, the
+text decides between the two. Without its text, a span behind such a character is read only if the caller
+gives the unit.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _NAMES = uuid.uuid5(uuid.NAMESPACE_URL, "magistrate:annotator")
 def tasks(
     form: Form, queue: Queue, found: Sequence[Finding], samples: Sequence[Sample], *, gold: bool
 ) -> list[dict[str, Any]]:
-    """One task (Label Studio) or record (Argilla) an item with a label; with `gold`, one that holds.
+    """Return one task (Label Studio) or record (Argilla) per labelled item; with `gold`, per decided item.
 
-    What each annotator says is an annotation or a response of it.
+    Each annotator's label becomes an annotation or a response.
     """
     made = []
     for each, sample in zip(found, samples, strict=True):
@@ -54,7 +55,7 @@ def tasks(
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What one annotator says of an item; `of` is the label that it is taken from."""
+    """One annotator's label of an item; `of` is the stored label it comes from."""
 
     who: str
     label: str
@@ -80,7 +81,7 @@ def _texts(sample: Sample) -> dict[str, str]:
 
 
 def whole(text: str) -> str:
-    """The text with a � for every half of a surrogate pair, which no JSON reader but Python's takes."""
+    """Replace each lone surrogate by �, because JSON readers other than Python's reject them."""
     return _HALVES.sub("\ufffd", text)
 
 
@@ -142,7 +143,7 @@ def _record(
     return {
         "id": sample.id,
         "fields": _texts(sample),
-        # Users of Argilla are known by ids: who is behind them is told here.
+        # Argilla identifies users by id: this maps each id to a name.
         "metadata": {**about, "annotators": [f"{user} {who}" for who, user in users.items()]},
         "suggestions": {},
         "responses": {name: given for name, given in responses.items() if given},
@@ -157,10 +158,10 @@ def _record(
 def rows_of(
     values: Mapping[str, Any], outputs: Mapping[str, str], counting: Counting | None
 ) -> list[dict[str, Any]] | None:
-    """The labels in a task or record, a row each, as files of labels have them; None for another shape.
+    """Return the labels of a task or record, one row each, as in label files; None for another shape.
 
-    `outputs` are the texts by sample id that spans are about; spans of others are left out.
-    Raises `InputError` for what cannot be read.
+    `outputs` maps sample ids to the texts that spans refer to. Spans of other samples are left out. Raises
+    `InputError` for values that cannot be read.
     """
     if isinstance(values.get("data"), Mapping) and isinstance(values.get("annotations"), list):
         return list(_from_task(values, outputs, counting))
@@ -193,7 +194,7 @@ def _from_task(
 
 
 def _annotator(given: Any) -> str | None:
-    """Who completed an annotation: a user with an address, or a number."""
+    """Return who completed an annotation: a user with an address, or a number."""
     if isinstance(given, Mapping):
         given = given.get("email") or given.get("username") or given.get("id")
     if isinstance(given, int):
@@ -233,7 +234,7 @@ def _mappings(values: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 
 def _first(given: Any) -> str | None:
-    """The text, or the first one of a list of texts."""
+    """Return the text, or the first text of a list; None if empty or of another type."""
     if isinstance(given, list):
         given = given[0] if given else None
     return given if isinstance(given, str) and given else None
@@ -261,7 +262,7 @@ def _spans(
 def place(
     output: str, start: int, end: int, words: str | None, counting: Counting | None = None
 ) -> tuple[int, int]:
-    """Where a span is, in code points, by the words that it is said to hold or as it is said to count.
+    """Return a span's code-point offsets, from the text it should contain or from its counting unit.
 
     >>> place("a😀 bc", 4, 6, "bc"), place("a😀 bc", 3, 5, "bc"), place("a😀 bc", 4, 6, None, "utf-16")
     ((3, 5), (3, 5), (3, 5))
@@ -288,13 +289,13 @@ def place(
 
 
 def _holds(output: str, span: tuple[int, int], words: str) -> bool:
-    """Whether these words are there; Label Studio writes the end of a line as two signs."""
+    """Return whether the span contains these words. Label Studio writes a line end as two characters."""
     inside, words = whole(output[slice(*span)]), whole(words)
     return inside == words or inside == words.replace("\\n", "\n")
 
 
 def _from_utf16(output: str, start: int, end: int) -> tuple[int, int] | None:
-    """Code points from UTF-16 units; None outside the text and within a character."""
+    """Convert UTF-16 offsets to code points; None outside the text or inside a character."""
     places, at = {0: 0}, 0
     for number, sign in enumerate(output, 1):
         at += 2 if ord(sign) > 0xFFFF else 1

@@ -1,4 +1,4 @@
-"""An arena in the terminal: one table."""
+"""Renders an arena in the terminal as one table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = (
 
 
 def render_arena(report: ArenaReport, console: Console) -> None:
-    """Print the candidates with ranks and ratings, and which share of their answers is faithful."""
+    """Print the candidates with ranks, ratings and faithful shares."""
     for part in _parts(report):
         console.print(part)
 
@@ -83,7 +83,7 @@ def _battles(found: Candidate | None) -> list[str]:
 
 
 def _answers(each: Standing) -> list[str]:
-    """The share that is faithful, how many answers have a verdict of how many, and how many are missing."""
+    """Return the cells: faithful share, answers with a verdict of all answers, and missing answers."""
     share = each.faithful.value
     return [
         "-" if share is None else f"{decimal(share)} {interval(each.faithful)}",

@@ -1,4 +1,4 @@
-"""What `improve` has tried and kept: as values, and in the terminal."""
+"""Results of `improve`: as values, and rendered in the terminal."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FOOT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improvement:
-    """What came of the labels of a run, for a `judge` of it that is used now.
+    """The results of learning from a run's labels, compared with its current `judge`.
 
-    `n` samples in `contexts` contexts have a label and a verdict, `hallucinated` of them by their label;
-    `left_out` counts the others by the reason. `labels` says where labels are from; `weighted`: each sample
-    counts as many times as it stands for. `kept` are the files and folders that were written, and `lines` the
-    commands that use them, by the way.
+    `n` samples in `contexts` contexts have a label and a verdict; `hallucinated` of them are labelled so.
+    `left_out` counts the others by reason. `labels` names the origin of the labels. `weighted` is true if
+    samples are weighted by inverse inclusion probability. `kept` maps each way to the file or folder
+    written, and `lines` to the command that uses it.
     """
 
     run: str
@@ -49,18 +49,18 @@ class Improvement:
 
     @property
     def best(self) -> Attempt | None:
-        """Of what was shown to be better, that whose labels gain most; None where nothing was."""
+        """The attempt shown to be better with the largest gain in labels; None if there is none."""
         shown = [each for each in self.attempts if each.shown]
         return max(shown, key=lambda each: (each.name != "calibration", each.gain.value or 0.0), default=None)
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """How to use what was kept, the best first."""
+        """The commands that use what was kept, best first."""
         order = sorted(self.kept, key=lambda way: self.best is None or way != self.best.name)
         return tuple(dict.fromkeys(self.lines[way] for way in order))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain values."""
         names = ("run", "judge", "labels", "weighted", "metric", "n", "hallucinated", "contexts")
         return {
             **{name: getattr(self, name) for name in names},
@@ -76,7 +76,7 @@ class Improvement:
 
 
 def render_improvement(found: Improvement, console: Console) -> None:
-    """Print what labels there are, each attempt beside the judge, and what to do next."""
+    """Print the labels, each attempt compared with the judge, and the verdict on each."""
     console.print(Text.assemble((plain(found.judge), "bold"), f" of run {plain(found.run)}, used now"))
     weighted = "; each counts 1 / its probability of being drawn" if found.weighted else ""
     console.print(
@@ -112,7 +112,7 @@ def render_improvement(found: Improvement, console: Console) -> None:
 
 
 def verdict(each: Attempt) -> str:
-    """What came of an attempt, in one sentence."""
+    """Summarize the result of an attempt in one sentence."""
     if each.gain.value is None:
         return f"not tried: {each.reason}"
     if each.shown:

@@ -51,7 +51,7 @@ API = (
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application over the store of `settings`; `security.protect` has to be put around it."""
+    """Create the application over the store of `settings`. Wrap it in `security.protect`."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -105,6 +105,6 @@ def create_app(settings: Settings) -> FastAPI:
 
 @cache
 def warm_up() -> None:
-    """Import all judges and compile all templates, so that no visitor waits for it."""
+    """Import all judges and compile all templates, so that the first request is not slow."""
     compile_templates()
     judges.judges_view()

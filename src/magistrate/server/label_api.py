@@ -1,7 +1,7 @@
-"""Labelling as JSON: queues, the next item, an answer, and what was said, for programs of one's own.
+"""Labelling as a JSON API: queues, the next item, answers and export, for your own programs.
 
-A client says in `annotator` who labels; without a token, where one person uses the server, it may be left
-out. What judges said is not told here, so that every label is independent of them.
+A client names the annotator in `annotator`. Without a token, when one person uses the server, it may be
+omitted. The API never returns judges' verdicts, so that every label is independent of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Offset = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
 class QueueLine(BaseModel):
-    """A queue and what samples it holds."""
+    """A queue and the number of its items."""
 
     name: str
     source: str
@@ -54,13 +54,13 @@ class QueueLine(BaseModel):
 
 
 class QueueLines(BaseModel):
-    """All queues, the newest first."""
+    """All queues, newest first."""
 
     queues: list[QueueLine]
 
 
 class QueueFigures(QueueLine):
-    """A queue with its progress; `share` is weighted by how items were drawn."""
+    """A queue with its progress; `share` is weighted by inclusion probabilities."""
 
     n_labels: int
     n_decided: int
@@ -73,14 +73,14 @@ class QueueFigures(QueueLine):
 
 
 class ToClaim(BaseModel, extra="forbid"):
-    """Who wants an item, and the numbers of those to pass over."""
+    """The annotator who wants an item, and the numbers of items to skip."""
 
     annotator: str | None = Field(None, max_length=LONGEST_ANNOTATOR)
     but: list[Annotated[int, Field(ge=1, le=LARGEST)]] = Field([], max_length=MOST_PASSED)
 
 
 class GivenTask(BaseModel):
-    """An item for the annotator, for a quarter of an hour; `context` are the texts that quotes are of."""
+    """An item leased to the annotator for 15 minutes. `context` holds the texts that quotes refer to."""
 
     queue: str
     number: int
@@ -94,13 +94,13 @@ class GivenTask(BaseModel):
 
 
 class NextTask(BaseModel):
-    """The next item, null where there is none at the moment."""
+    """The next item, null if there is none now."""
 
     item: GivenTask | None
 
 
 class LabelSpan(BaseModel, extra="forbid"):
-    """Wrong words: characters (code points) of the output, from `start` to before `end`."""
+    """A hallucinated span: code-point offsets of the output, from `start` to before `end`."""
 
     start: Offset
     end: Offset
@@ -108,7 +108,7 @@ class LabelSpan(BaseModel, extra="forbid"):
 
 
 class LabelQuote(BaseModel, extra="forbid"):
-    """The place in the context that shows it: characters of the text number `source`, from 0."""
+    """The passage of the context that proves it: code-point offsets into text `source`, from 0."""
 
     source: Offset
     start: Offset
@@ -116,7 +116,7 @@ class LabelQuote(BaseModel, extra="forbid"):
 
 
 class ToLabel(BaseModel, extra="forbid"):
-    """What an annotator says; `revision` is that of their answer which they have seen, 0 for none."""
+    """An annotator's answer. `revision` is their newest revision that the client knows, 0 for none."""
 
     label: Literal["faithful", "hallucinated", "unsure", "skip"]
     annotator: str | None = Field(None, max_length=LONGEST_ANNOTATOR)
@@ -128,7 +128,7 @@ class ToLabel(BaseModel, extra="forbid"):
 
 
 class Labelled(BaseModel):
-    """What was stored."""
+    """The stored answer."""
 
     label: str
     revision: int
@@ -136,20 +136,20 @@ class Labelled(BaseModel):
 
 
 class LabelRows(BaseModel):
-    """Labels as `magistrate labels export` writes them."""
+    """Labels as written by `magistrate labels export`."""
 
     rows: list[dict[str, Any]]
 
 
 @api.get("/labels", response_model=QueueLines, responses=error_responses(503))
 def queues(store: RequestStore) -> Response:
-    """All queues of what people label."""
+    """All label queues."""
     return json_response({"queues": [_line(each) for each in store.labels.queues()]})
 
 
 @api.get("/labels/{name}", response_model=QueueFigures, responses=error_responses(404, 422, 503))
 def queue(name: str, store: RequestStore) -> Response:
-    """A queue, how far it is, and the share that is hallucinated."""
+    """A queue, its progress, and the hallucinated share."""
     found = store.labels.find(name)
     done = progress(found, findings(store, found), store.labels.samples(found.name))
     counts = {key: value for key, value in done.to_dict().items() if key in QueueFigures.model_fields}
@@ -158,7 +158,7 @@ def queue(name: str, store: RequestStore) -> Response:
 
 @api.post("/labels/{name}/next", response_model=NextTask, responses=error_responses(400, 404, 422, 503))
 def give_out(request: Request, name: str, body: ToClaim, store: RequestStore) -> Response:
-    """Give out the next item that the annotator has not labelled and others do not hold."""
+    """Lease the next item that the annotator has not labelled and nobody else has leased."""
     found = store.labels.find(name)
     task = next_task(store, found, _annotator(request, body.annotator), datetime.now(UTC), body.but)
     return json_response({"item": None if task is None else _task(task)})
@@ -170,7 +170,7 @@ def give_out(request: Request, name: str, body: ToClaim, store: RequestStore) ->
     responses=error_responses(400, 404, 409, 422, 503),
 )
 def submit(request: Request, name: str, number: Number, body: ToLabel, store: RequestStore) -> Response:
-    """Store an answer, once if it is sent twice; 409 where they have said something else meanwhile."""
+    """Store an answer, once even if sent twice; 409 if the annotator gave another answer meanwhile."""
     found = store.labels.find(name)
     who = _annotator(request, body.annotator)
     answer = Answer(
@@ -196,7 +196,7 @@ def export(
     gold: Annotated[bool, Query()] = False,
     form: Annotated[Form | None, Query(alias="for")] = None,
 ) -> Response:
-    """What everybody says, or with `gold` what holds of each item; `for` in the shape of another tool."""
+    """All annotators' labels, or with `gold` the final ones; `for` selects the format of another tool."""
     return json_response({"rows": rows_to_write(store, store.labels.find(name), gold=gold, form=form)})
 
 

@@ -1,4 +1,4 @@
-"""The page of one item of a label queue: its texts, the form, and what happens to what is sent."""
+"""The page of one item of a label queue: its texts, the form, and the handling of submissions."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from magistrate.store import Store
 from magistrate.store.labels import UNDONE, Answer, Item, Label, Queue, Quote
 from magistrate.types import Outcome, Sample, Span, Verdict
 
-LONG = 2_000  # characters of a context from which on its best passages are shown first
-RANKED = 300_000  # characters of a context that are ranked while somebody waits for the page
+LONG = 2_000  # contexts with more characters get their best passages shown first
+RANKED = 300_000  # most characters of a context to rank within the request
 PASSAGES, EXCERPT = 3, 320
 
 SPANS: TypeAdapter[list[tuple[int, int, str]]] = TypeAdapter(list[tuple[int, int, str]])
@@ -51,7 +51,7 @@ Typed = Annotated[str, Form()]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A part of the context that has much in common with the output; `number` is its mark's, from 1."""
+    """A part of the context that is similar to the output; `number` is that of its mark, from 1."""
 
     number: int
     title: str
@@ -60,7 +60,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictLine:
-    """What a judge said, and where the whole of it is."""
+    """A judge's result, with the URL of the full outcome."""
 
     judge: str
     said: OutcomeText
@@ -72,9 +72,9 @@ class VerdictLine:
 class ItemView:
     """An item as an annotator sees it.
 
-    `mine` is what they said, None where they did not or took it back; `revision` the newest of theirs, 0 for
-    none. `verdicts` are those of judges, None where they are not shown yet; `may_see` says whether they may
-    be. `filled` is the form: what was sent and refused, else what was said.
+    `mine` is their label, None if they gave none or took it back. `revision` is their newest one, 0 for
+    none. `verdicts` are the judges' results, None while hidden; `may_see` is true if they may be shown.
+    `filled` holds the form's values: a rejected submission, else the stored label.
     """
 
     queue: Queue
@@ -93,22 +93,22 @@ class ItemView:
 
     @property
     def number(self) -> int:
-        """Its place in the queue, from 1."""
+        """The position in the queue, from 1."""
         return self.item.position + 1
 
     @property
     def kinds(self) -> tuple[tuple[str, str], ...]:
-        """The kinds of wrong words, each with the class of its marks."""
+        """The kinds of hallucinated spans, each with the CSS class of its marks."""
         return tuple((kind, css_kind(kind)) for kind in self.queue.settings.get("kinds", KINDS))
 
     @property
     def spans(self) -> list[list[Any]]:
-        """The marked words as the form has them."""
+        """The marked spans in the form's format: [start, end, kind]."""
         return [[span.start, span.end, span.kind] for span in self.filled.spans]
 
 
 def css_kind(kind: str) -> str:
-    """The class of the marks of a kind."""
+    """Return the CSS class of the marks of a kind."""
     word = kind.lower()
     if "conflict" in word or "contra" in word:
         return "contradiction"
@@ -125,9 +125,9 @@ def item_view(
     verdict: bool = False,
     sent: Answer | None = None,
 ) -> ItemView:
-    """An item for an annotator; with `verdict` also what judges said, if they may see it.
+    """Return an item for an annotator; with `verdict` also the judges' results, if they may be shown.
 
-    Raises `SpecError` where there is no such item.
+    Raises `SpecError` if there is no such item.
     """
     queue = store.labels.find(name)
     item, sample = store.labels.item(queue.name, number - 1)
@@ -137,7 +137,7 @@ def item_view(
     may_see = queue.run_id is not None and (mine is not None or not blind)
     shown = may_see and (verdict or not blind)
     if shown:
-        # From now on their labels of this item are not independent of the judge's.
+        # From now on the annotator's labels of this item depend on the judge's verdict.
         now = datetime.now(UTC)
         store.labels.lease(queue.name, item.position, who, now if blind else lease_end(now), shown=True)
     filled = sent or mine or Answer(label="")
@@ -176,7 +176,7 @@ def item_view(
 
 
 def _best(sample: Sample) -> tuple[tuple[int, int, int], ...]:
-    """The passages of a long context that share most with the output, the best first."""
+    """Return the passages of a long context that are most similar to the output, best first."""
     sources = sample.sources
     if not LONG < sum(map(len, sources)) <= RANKED:
         return ()
@@ -186,7 +186,7 @@ def _best(sample: Sample) -> tuple[tuple[int, int, int], ...]:
 
 
 def _verdicts(store: Store, queue: Queue, sample: Sample) -> tuple[VerdictLine, ...]:
-    """What judges said of the sample; nothing where the run is gone."""
+    """Return the judges' results for the sample; empty if the run was deleted."""
     try:
         with store.snapshot() as moment:
             said: list[Outcome] = list(moment.outcomes(str(queue.run_id), sample_id=sample.id))
@@ -209,10 +209,10 @@ def _verdicts(store: Store, queue: Queue, sample: Sample) -> tuple[VerdictLine, 
 def answer_of(
     sample: Sample, *, label: str, spans: str, quotes: str, quote: str, note: str, seconds: str, kind: str
 ) -> Answer:
-    """What a form says. Raises `InputError`, for the annotator to read.
+    """Parse the form. Raises `InputError` with a message for the annotator.
 
-    `spans` is JSON as the page's script writes it, `quotes` what is typed without it: words of the output,
-    a quote a line, which get the kind `kind`.
+    `spans` is JSON written by the page's script. Without the script, `quotes` is typed: words of the
+    output, one quote per line, which get the kind `kind`.
     """
     try:
         marked = [Span(*each) for each in SPANS.validate_json(spans)] if spans.strip() else []
@@ -253,7 +253,7 @@ def item_page(
     store: RequestStore,
     verdict: Annotated[bool, Query()] = False,
 ) -> Response:
-    """One item, with the form that labels it."""
+    """Show one item with the form to label it."""
     who = annotator_of(request)
     if who is None:
         return RedirectResponse(queue_address(store.labels.find(name).name), 303)
@@ -275,7 +275,7 @@ def submit(
     kind: Typed = "",
     revision: Annotated[int, Form(ge=0, le=10**9)] = 0,
 ) -> Response:
-    """Store a label, then give out the next item; a script gets JSON once it is stored."""
+    """Store a label, then redirect to the next item; a script gets JSON instead."""
     who = required_annotator(request)
     queue = store.labels.find(name)
     item, sample = store.labels.item(queue.name, number - 1)
@@ -298,7 +298,7 @@ def submit(
     except InputError as error:
         if by_script:
             return json_response({"detail": str(error)}, 422)
-        # Spans that cannot be are not shown again; the note and the label are.
+        # The form keeps the note and the label, but not the invalid spans.
         sent = Answer(label=label, note=note)
         view = item_view(request, store, name, number, who, sent=sent)
         return _page(request, view, who, error=str(error), status=422)

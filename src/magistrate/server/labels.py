@@ -1,4 +1,4 @@
-"""The pages of label queues: all of them, one with its figures, and who is labelling."""
+"""Pages of label queues: the list, one queue with its statistics, and the annotator's name."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from magistrate.store.labels import LONGEST_ANNOTATOR, Queue, checked_annotator
 from magistrate.types import Outcome
 
 YEAR = 31_536_000
-MOST_NUMBER = 2**31  # what the store takes for the number of an item
-TOLD_EVERY = 10  # labels after which the figure is told anew
+MOST_NUMBER = 2**31  # limit of item numbers in the store
+TOLD_EVERY = 10  # decided items between updates of the share
 
 Number = Annotated[int, Path(lt=MOST_NUMBER)]
 
@@ -41,10 +41,10 @@ router = APIRouter()
 
 
 class Annotators:
-    """The names of those who label, in cookies that the server signs; a part of `app.state`.
+    """The names of annotators, in cookies signed by the server. Stored in `app.state`.
 
-    Without a token one person uses the server, and is called as this machine calls them until they give
-    another name; that is `usual`. With one, everybody is asked for a name first.
+    Without a token the server has a single user, who is called `usual` (the local user name) until they
+    give another name. With a token everybody is asked for a name first.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -56,10 +56,10 @@ class Annotators:
         self.usual = None if settings.token else _user()
 
     def current(self, request: Request) -> str | None:
-        """The name of whoever makes the request; None where they have to give it first.
+        """Return the annotator's name from the request, None if they must give one first.
 
-        That is also where a cookie is not signed by this server, as after a restart: nobody's labels are
-        taken for those of somebody else.
+        A cookie not signed by this server, for example after a restart, also yields None, so that nobody
+        labels under another person's name.
         """
         given = request.cookies.get(self._cookie)
         if given is None:
@@ -73,7 +73,7 @@ class Annotators:
             return None
 
     def remember(self, response: Response, name: str, secure: bool) -> None:
-        """Set the cookie that names them."""
+        """Set the cookie that holds the annotator's name."""
         encoded = base64.urlsafe_b64encode(name.encode()).decode()
         response.set_cookie(
             self._cookie,
@@ -97,13 +97,13 @@ def _user() -> str:
 
 
 def annotator_of(request: Request) -> str | None:
-    """The name of whoever makes the request; None where they have to give it first."""
+    """Return the annotator's name from the request, None if they must give one first."""
     found: Annotators = request.app.state.annotators
     return found.current(request)
 
 
 def required_annotator(request: Request) -> str:
-    """The same, 422 where there is none."""
+    """Return the annotator's name from the request. Raises status 422 if there is none."""
     name = annotator_of(request)
     if name is None:
         raise HTTPException(422, "say who you are first, on the page of the queue")
@@ -111,7 +111,7 @@ def required_annotator(request: Request) -> str:
 
 
 def queue_address(name: str, *rest: str) -> str:
-    """The address of a queue's page, or of what is below it."""
+    """Return the URL of a queue's page, or of a page below it."""
     return "/".join(["/label", segment(name), *rest])
 
 
@@ -120,10 +120,11 @@ def queue_address(name: str, *rest: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """A queue with its figures.
+    """A queue with its statistics.
 
-    `judges` says of every judge of the run on what share of the samples it says what people say. `mine` is
-    how many items the annotator has labelled; `to_go` how many still want a label of anybody.
+    `judges` maps each judge of the run to its agreement with people, as a share of samples. `mine` is the
+    number of items that the annotator has labelled, `to_go` the number that still want a label from
+    anybody.
     """
 
     queue: Queue
@@ -136,12 +137,12 @@ class QueueView:
 
     @property
     def to_go(self) -> int:
-        """How many items want another label."""
+        """The number of items that want another label."""
         return self.done.n_waiting
 
 
 def queue_view(store: Store, name: str, annotator: str | None) -> QueueView:
-    """A queue as it is now. Raises `SpecError` where there is none of this name."""
+    """Return the current state of a queue. Raises `SpecError` if there is none of this name."""
     queue = store.labels.find(name)
     found, samples = findings(store, queue), store.labels.samples(queue.name)
     return QueueView(
@@ -158,7 +159,7 @@ def queue_view(store: Store, name: str, annotator: str | None) -> QueueView:
 
 
 def _verdicts(store: Store, queue: Queue) -> dict[str, dict[str, Outcome]]:
-    """What the judges of the queue's run said, by judge and sample; none where the run is gone."""
+    """Return the outcomes of the queue's run by judge and sample id; empty if the run was deleted."""
     if queue.run_id is None:
         return {}
     with store.snapshot() as moment:
@@ -178,7 +179,7 @@ def _mine(found: Sequence[Finding], annotator: str | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How far a queue is while somebody labels it; `figure` is the share, told after every ten decided."""
+    """Progress shown while labelling. `figure` is the share, updated after every ten decided items."""
 
     mine: int
     n_items: int
@@ -186,12 +187,12 @@ class Standing:
     figure: str | None
 
     def words(self, who: str) -> str:
-        """How far it is for an annotator."""
+        """Describe the progress for an annotator."""
         return f"{who}: {self.mine:,} labelled, {self.to_go:,} wanted of anybody"
 
 
 def standing(request: Request, store: Store, queue: Queue, annotator: str) -> Standing:
-    """How far a queue is, for the page of an item."""
+    """Return the progress of a queue, for the page of an item."""
     found = findings(store, queue)
     n = sum(each.label is not None for each in found)
     figure = None
@@ -212,7 +213,7 @@ def standing(request: Request, store: Store, queue: Queue, annotator: str) -> St
 
 @router.get("/label")
 def queues_page(request: Request, store: RequestStore) -> Response:
-    """All queues, the newest first."""
+    """Show all queues, newest first."""
     rows = []
     for queue in store.labels.queues():
         found = findings(store, queue)
@@ -225,7 +226,7 @@ def queues_page(request: Request, store: RequestStore) -> Response:
 def queue_page(
     request: Request, name: str, store: RequestStore, end: Annotated[bool, Query()] = False
 ) -> Response:
-    """A queue with its figures; `end`: there was nothing left to give out."""
+    """Show a queue with its statistics; `end`: there was no item left to hand out."""
     who = annotator_of(request)
     view = queue_view(store, name, who)
     return page(
@@ -247,7 +248,7 @@ def call_yourself(
     annotator: Annotated[str, Form(max_length=1000)] = "",
     following: Annotated[str, Form(max_length=2000)] = "",
 ) -> Response:
-    """Remember under which name somebody labels."""
+    """Remember the name under which somebody labels."""
     found = store.labels.find(name)
     with answering_with(SpecError, 422):
         chosen = checked_annotator(annotator)
@@ -265,7 +266,7 @@ def next_item(
     store: RequestStore,
     but: Annotated[list[Annotated[int, Field(ge=0, lt=MOST_NUMBER)]] | None, Query(max_length=50)] = None,
 ) -> Response:
-    """Give out the next item: to its page, or to the queue's where there is none; `but` passes over some."""
+    """Redirect to the next item, or to the queue's page if there is none; `but` lists items to skip."""
     queue = store.labels.find(name)
     who = annotator_of(request)
     if who is None:

@@ -1,7 +1,7 @@
-"""Traces that were watched: the list of their answers, one trace, and its sample kept in a data set.
+"""Pages and API of watched traces: list of answers, one trace, and saving its sample to a data set.
 
-Whatever a trace holds was written by others. Ids of traces go into the query of an address: a file may have
-any text for one.
+The content of a trace is untrusted. Trace ids go into the query of a URL, not its path, because an id may
+be any text.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ FIELDS = ("rule", "state", "judge", "label", "words", "since", "until")
 UNREAD = "unread"
 """The word in an address for traces that nobody has read, which have no answer yet."""
 SPANS_SHOWN = 300
-LONGEST_DATA = 20_000  # characters of what a span holds that are shown
-DEEPEST = 12  # levels of the tree that are set in
+LONGEST_DATA = 20_000  # characters of a span's data that are shown
+DEEPEST = 12  # levels of the tree that are indented
 TEXTS_NAMED = 20
-KEPT_IN = "flagged"  # the data set that is offered where there is none yet
-OFFERED = 50  # names of data sets
+KEPT_IN = "flagged"  # the data set name offered if none exists
+OFFERED = 50  # most data set names offered
 TRIES = 5
 
 router = APIRouter()
@@ -89,10 +89,10 @@ class _After(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracesView:
-    """A part of the list of answers, or the traces that nobody has read.
+    """One page of the list of answers, or of unread traces.
 
-    `n` counts all that are listed, None where texts or labels are looked for: then `looked` answers were
-    looked at so far. `rules` are the names of all rules.
+    `n` is the number of all matches, None when searching by text or label. Then `looked` answers were
+    examined so far. `rules` are the names of all rules.
     """
 
     listed: AnswerList
@@ -104,7 +104,7 @@ class TracesView:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What an address of the list says."""
+    """The parsed query of the list."""
 
     given: Mapping[str, str]
     filter: AnswerFilter
@@ -115,12 +115,12 @@ class _Wanted:
         return self.given.get("state") == UNREAD
 
     def to(self, **changed: str | None) -> str:
-        """The same list with something changed."""
+        """Return the URL of the same list with some parameters changed."""
         return link("/watch/traces", **{**self.given, **changed})
 
 
 def _wanted(request: Request) -> _Wanted:
-    """Empty fields, as forms send them, are ignored. Raises `RequestValidationError`."""
+    """Parse the query, ignoring the empty fields that forms send. Raises `RequestValidationError`."""
     query = query_of(request)
     given = {name: text for name in FIELDS if (text := query.get(name, [""])[-1])}
     after = query.get("after", [""])[-1] or None
@@ -148,7 +148,7 @@ def _wanted(request: Request) -> _Wanted:
 
 @contextmanager
 def _refusing(where: str) -> Iterator[None]:
-    """Give what a query lacks or cannot be the status 422."""
+    """Turn validation errors of a query parameter into status 422."""
     try:
         yield
     except ValidationError as error:
@@ -159,14 +159,14 @@ def _refusing(where: str) -> Iterator[None]:
 
 
 def _in_utc(at: datetime | None) -> datetime | None:
-    """A moment that says no zone is of UTC, as a field of a form has it."""
+    """Convert to UTC. A time without a zone, as forms send it, is taken as UTC."""
     return at if at is None else (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def traces_view(
     store: Store, wanted: AnswerFilter, after: Place | None, *, unread: bool = False
 ) -> TracesView:
-    """A part of the list, newest first, or the traces that wait to be read, the oldest first."""
+    """Return one page of answers, newest first, or of unread traces, oldest first."""
     with store.snapshot() as moment:
         rules = tuple(each.name for each in moment.watched_rules())
         if unread:
@@ -182,7 +182,7 @@ def traces_view(
 
 @router.get("/watch/traces")
 def traces_page(request: Request, store: RequestStore) -> Response:
-    """The answers that match, newest first."""
+    """Show the matching answers, newest first."""
     wanted = _wanted(request)
     view = traces_view(store, wanted.filter, wanted.after, unread=wanted.unread)
     older = view.listed.older
@@ -213,7 +213,7 @@ def _last(asked: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def trace_address(trace_id: str, **query: Any) -> str:
-    """The address of a trace's page."""
+    """Return the URL of a trace's page."""
     return link("/watch/trace", id=trace_id, **query)
 
 
@@ -222,10 +222,10 @@ def trace_address(trace_id: str, **query: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRow:
-    """A span in the tree of a trace, in words.
+    """A span in the tree of a trace, formatted for display.
 
-    `level` is how deep it lies, `taken_for` the parts of the sample that come from it. `start` and `length`
-    are shares of the time of the whole trace, None where that is not known.
+    `level` is its depth. `taken_for` lists the parts of the sample that were extracted from it. `start` and
+    `length` are fractions of the duration of the trace, None if unknown.
     """
 
     span_id: str
@@ -243,7 +243,7 @@ class SpanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a part of the sample was taken from; `span` is None where it was not found."""
+    """The origin of a part of the sample; `span` is None if the part was not found."""
 
     part: str
     span: str | None
@@ -255,7 +255,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What a judge said of an answer; `place` is where the outcome is kept, None where it is gone."""
+    """A judge's result for an answer; `place` locates the stored outcome, None if it was deleted."""
 
     judge: str
     kind: str
@@ -267,10 +267,11 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceView:
-    """A trace: what it offers to be judged, what was decided of that, and one answer in detail.
+    """A trace with its answers and the decisions on them, and one answer in detail.
 
-    `answer` is the one that is shown, None in a trace without any; `decision` what one rule decided of it.
-    `sample` is what was judged, or would be. `said` are its judges, of whom `judge` is shown with `outcome`.
+    `answer` is the one shown, None in a trace without answers. `decision` is one rule's decision on it.
+    `sample` is what was or would be judged. `said` holds the results of its judges, of which `judge` is
+    shown with `outcome`.
     """
 
     trace_id: str
@@ -287,7 +288,7 @@ class TraceView:
 
     @property
     def mine(self) -> tuple[Decision, ...]:
-        """What was decided of the answer that is shown."""
+        """The decisions on the answer shown."""
         return tuple(each for each in self.decisions if self.answer and each.target == self.answer.id)
 
 
@@ -301,7 +302,7 @@ def trace_view(
     revision: int | None = None,
     judge: str | None = None,
 ) -> TraceView:
-    """A trace, one of its answers (by default the first), and what a rule decided of it.
+    """Return a trace, one of its answers (by default the first), and a rule's decision on it.
 
     Raises `SpecError` if there is no such trace.
     """
@@ -344,7 +345,7 @@ def _chosen(
     version: int | None,
     revision: int | None,
 ) -> Decision | None:
-    """The decision of this rule on the answer, or of any; of several the one that holds now."""
+    """Return a decision on the answer, of `rule` if given: the version and revision, else the current one."""
     mine = [each for each in decided if answer is not None and each.target == answer.id]
     if rule is not None:
         mine = [each for each in mine if each.rule == rule]
@@ -353,7 +354,7 @@ def _chosen(
 
 
 def _said(moment: Snapshot, decision: Decision | None) -> tuple[Said, ...]:
-    """What each judge said, in order; last a failure, which is no answer of a judge."""
+    """Return each judge's result in order, then a failure that is no judge's result, if any."""
     if decision is None:
         return ()
     ids = [number for each in decision.asked if (number := each.get("outcome")) is not None]
@@ -377,7 +378,7 @@ def _said(moment: Snapshot, decision: Decision | None) -> tuple[Said, ...]:
 
 
 def sources_of(answer: TraceAnswer) -> tuple[Source, ...]:
-    """Where input, context and output of an answer were taken from."""
+    """Return the origins of the input, context and output of an answer."""
     found = []
     for part in ("input", "context", "output"):
         taken = answer.taken.get(part)
@@ -395,7 +396,7 @@ def sources_of(answer: TraceAnswer) -> tuple[Source, ...]:
 
 
 def span_rows(spans: Sequence[Span], answer: TraceAnswer | None) -> tuple[SpanRow, ...]:
-    """The first `SPANS_SHOWN` spans in the order of the tree."""
+    """Return the first `SPANS_SHOWN` spans in tree order."""
     used: dict[str, dict[str, None]] = {}
     for part, taken in (answer.taken if answer is not None else {}).items():
         used.setdefault(taken["span_id"], {})[part] = None
@@ -441,7 +442,7 @@ def _span_row(node: Node, taken_for: tuple[str, ...], whole: tuple[int, int] | N
 
 
 class _Links:
-    """The addresses that a trace's page links to, as the parts of a sample's page ask for them."""
+    """The URLs on a trace's page, with the interface that the templates of a sample's page expect."""
 
     def __init__(self, view: TraceView, rule: str | None) -> None:
         self._view = view
@@ -450,43 +451,43 @@ class _Links:
             self._kept["target"] = view.answer.id
 
     def claim(self, number: int, anchor: str) -> str:
-        """The same page with this claim chosen."""
+        """Return the URL of this page with this claim selected."""
         address = trace_address(self._view.trace_id, **self._kept, judge=self._view.judge, claim=number)
         return f"{address}#{anchor}"
 
     @property
     def here(self) -> str:
-        """The same page with no claim chosen."""
+        """The URL of this page with no claim selected."""
         return trace_address(self._view.trace_id, **self._kept)
 
     def answer(self, target: str) -> str:
-        """Another answer of the trace."""
+        """Return the URL of another answer of the trace."""
         return trace_address(self._view.trace_id, target=target)
 
     def judge(self, judge: str) -> str:
-        """The same by another judge."""
+        """Return the URL of this page for another judge."""
         return trace_address(self._view.trace_id, **self._kept, judge=judge)
 
     def decision(self, decision: Decision) -> str:
-        """What another rule decided, or an earlier version."""
+        """Return the URL of a decision of another rule, or of an earlier version."""
         told = {name: getattr(decision, name) for name in ("target", "rule", "version", "revision")}
         return trace_address(self._view.trace_id, **told)
 
     @staticmethod
     def outcome(said: Said) -> str | None:
-        """The page of the run where a judge's outcome is, with its steps."""
+        """Return the URL of the judge's outcome in its run, with its steps."""
         at = said.place
         return None if at is None else sample_address(at.run_id, at.sample_id, judge=at.judge)
 
     @property
     def data(self) -> str:
-        """The trace as data."""
+        """The URL of the trace as JSON."""
         return f"/api{self.here}"
 
 
 @router.get("/watch/trace")
 def trace_page(request: Request, store: RequestStore) -> Response:
-    """One trace, with the evidence for what was decided of one of its answers."""
+    """Show one trace, with the evidence for the decision on one of its answers."""
     query = {name: values[-1] for name, values in query_of(request).items() if values[-1]}
     trace_id = query.get("id", "")
     chosen = {name: _number(query.get(name, "")) for name in ("version", "revision")}
@@ -513,12 +514,12 @@ def trace_page(request: Request, store: RequestStore) -> Response:
 
 
 def _number(text: str) -> int | None:
-    """A small number; None for anything else."""
+    """Parse a number of at most nine digits; None for other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _kept(store: Store, ref: str | None) -> DatasetVersion | None:
-    """The data set that the address says was added to, if there is one."""
+    """Return the data set that the URL says a sample was added to, if it exists."""
     try:
         return None if ref is None else store.find_dataset(ref)
     except SpecError:
@@ -526,7 +527,7 @@ def _kept(store: Store, ref: str | None) -> DatasetVersion | None:
 
 
 def _names(store: Store) -> list[str]:
-    """The data sets that may be added to, the one that grew last first."""
+    """Return the names of existing data sets, most recently changed first."""
     newest = sorted(store.dataset_versions(), key=lambda each: each.created_at, reverse=True)
     return list(dict.fromkeys(each.name for each in newest))[:OFFERED] or [KEPT_IN]
 
@@ -543,7 +544,7 @@ def keep(
     rule: Annotated[str, Form(max_length=1000)] = "",
     judge: Annotated[str, Form(max_length=1000)] = "",
 ) -> Response:
-    """Add the sample of an answer to a data set, which gets a new version unless it holds it already."""
+    """Add the sample of an answer to a data set, as a new version unless it is already in it."""
     view = trace_view(store, id, target=target, rule=rule or None, judge=judge or None)
     if view.answer is None or view.answer.id != target or view.sample is None:
         raise SpecError("this answer has no sample, so there is nothing to keep")
@@ -556,15 +557,16 @@ def keep(
 
 
 def kept_id(answer: TraceAnswer, trace_id: str, revision: int) -> str:
-    """What a sample is called in data sets: as in the run of its rule, by where it stands."""
+    """Return the id of a sample in data sets: as in its rule's run, derived from trace and span."""
     place = f"{trace_id}.{answer.span_id}"
     return place if revision == 1 else f"{place}.{revision}"
 
 
 def keep_sample(store: Store, name: str, sample: Sample) -> DatasetVersion:
-    """The newest version of a data set with this sample at its end; the one before if it is there already.
+    """Append a sample to a data set and return the newest version, unchanged if it has the sample already.
 
-    What others add meanwhile stays: a version that was made beside this one is taken along by the next.
+    Concurrent additions are not lost: a version that somebody else made meanwhile is merged into the next
+    one.
     """
     mine = set[int]()
     with _keeping:
@@ -604,7 +606,7 @@ def traces(
     until: Words = "",
     after: Words = "",
 ) -> Response:
-    """Answers with what was decided of them, newest first; `older` goes into `after`, as JSON."""
+    """Answers with the decisions on them, newest first. Pass `older`, as JSON, in `after` to continue."""
     wanted = _wanted(request)
     return json_response(asdict(traces_view(store, wanted.filter, wanted.after, unread=wanted.unread)))
 
@@ -618,7 +620,7 @@ def trace(
     rule: Words = "",
     judge: Words = "",
 ) -> Response:
-    """A trace with its spans, what it offers to be judged, and what was decided and said of that."""
+    """A trace with its spans, its answers, and the decisions and judges' results on them."""
     query = {name: values[-1] for name, values in query_of(request).items() if values[-1]}
     named = {name: query.get(name) for name in ("target", "rule", "judge")}
     return json_response(asdict(trace_view(store, query.get("id", ""), **named)))  # type: ignore[arg-type]

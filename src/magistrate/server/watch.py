@@ -1,7 +1,7 @@
-"""What is watched, as a page and as JSON: of every rule the traffic, the share flagged, queue and funnel.
+"""The watch page and its JSON: traffic, flagged share, queue and funnel of every rule.
 
-Shares are those of `watch.rates`, weighted by the probability with which each answer was judged. Where
-nothing was judged there is no share, which is not a share of 0.
+Shares come from `watch.rates` and are weighted by the probability with which each answer was judged.
+Without judged answers the share is undefined, not 0.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from magistrate.store.watch_figures import Bucket, Queue, TraceCounts, WatchedRu
 from magistrate.types import HALLUCINATED
 from magistrate.watch.rates import OUTSIDE, UNDRAWN, Rate, rates
 
-MOST_COUNTED = 20_000  # answers of a rule whose shares are worked out while somebody waits
-COUNTED_EVERY = timedelta(minutes=10)  # how often those of more are worked out, aside
-AGAIN = 0.8  # seconds until a page looks again
+MOST_COUNTED = 20_000  # most answers of a rule whose shares are computed within the request
+COUNTED_EVERY = timedelta(minutes=10)  # how often those of more are computed, in the background
+AGAIN = 0.8  # seconds until a page with pending shares reloads
 
 Period = Literal["24h", "7d", "30d"]
 PERIODS: Mapping[Period, tuple[Bucket, int]] = {"24h": ("hour", 24), "7d": ("day", 7), "30d": ("day", 30)}
@@ -62,10 +62,10 @@ api = APIRouter(tags=["watching"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeShares:
-    """How often a judge gives a label, in the whole time and in each of its parts.
+    """How often a judge gives a label, over the whole period and in each part of it.
 
-    `labels` are all that it may say, empty where nobody knows. `unsure_only` says that it is asked about
-    nothing but what the judge before it is unsure of, so that its shares are of these alone.
+    `labels` are the judge's possible labels, empty if unknown. `unsure_only` is true if the judge is called
+    only when the one before it is unsure, so that its shares describe only such answers.
     """
 
     judge: str
@@ -78,8 +78,7 @@ class JudgeShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """How many answers were seen from `begin` to `end`, by their state; None where the rule decided nothing
-    yet."""
+    """The number of answers per state, seen from `begin` to `end`; None before the rule existed."""
 
     begin: datetime
     end: datetime
@@ -88,10 +87,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleView:
-    """A rule in a time: how many answers are in which state, and the shares that its judges flag.
+    """A rule in a period: the number of answers per state, and the shares that its judges flag.
 
-    `states` has those that occur; what is superseded is counted beside them. `pending` says that the shares
-    are being worked out; `refused` why they are not.
+    `states` has the states that occur, including superseded. `pending` is true while the shares are being
+    computed; `refused` is the reason if that failed.
     """
 
     name: str
@@ -109,13 +108,13 @@ class RuleView:
 
     @property
     def seen(self) -> int:
-        """How many answers the rule has decided of."""
+        """The number of answers that the rule decided on."""
         return sum(n for state, n in self.states.items() if state != SUPERSEDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchView:
-    """What is watched from `since` until now, by hours or days of UTC."""
+    """All rules from `since` until now, by hours or days in UTC."""
 
     period: Period
     bucket: Bucket
@@ -126,17 +125,17 @@ class WatchView:
 
     @property
     def pending(self) -> bool:
-        """Whether there will be more soon."""
+        """Whether some shares are still being computed."""
         return any(rule.pending for rule in self.rules)
 
 
 def watch_view(
     store: Store, stores: StorePool, jobs: JobQueue, now: datetime, period: Period, label: str | None = None
 ) -> WatchView:
-    """What is watched now; `label` is whose share is wanted, `hallucinated` unless said otherwise."""
+    """Return the current state of all rules, with the shares of `label`, by default `hallucinated`."""
     bucket, n = PERIODS[period]
     since = _floor(now, bucket) - STEPS[bucket] * (n - 1)
-    until = now + timedelta(microseconds=1)  # what was seen this very moment, too
+    until = now + timedelta(microseconds=1)  # include answers seen at this moment
     with store.snapshot() as moment:
         rules = moment.watched_rules()
         counts = moment.state_counts(since, until, bucket)
@@ -178,7 +177,7 @@ def _traffic(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A judge of a rule, and whose share of it is wanted."""
+    """A judge of a rule, and the label whose share is computed."""
 
     judge: str
     label: str
@@ -189,7 +188,7 @@ class _Asked:
 def _judges(
     moment: Snapshot, rule: WatchedRule, since: datetime, until: datetime, label: str | None
 ) -> list[_Asked]:
-    """The judges that the rule asked in a time, in order."""
+    """Return the judges that the rule called in a period, in order."""
     scoring = {name: each for run_id in rule.run_ids for name, each in moment.record(run_id).scoring.items()}
     parts = rule.spec.get("judges") or [{}]
     found = []
@@ -275,8 +274,10 @@ def _plain(asked: _Asked) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunnelRow:
-    """A count in the funnel; `share`, in [0, 1], is of all answers seen. A `stage` is what is left, the
-    others are what left on the way."""
+    """A row of the funnel. `share`, in [0, 1], is relative to all answers seen.
+
+    A `stage` counts the answers that remain; the other rows count those that left.
+    """
 
     words: str
     told: str
@@ -287,8 +288,7 @@ class FunnelRow:
 
 
 def funnel(rule: RuleView, since: datetime) -> tuple[FunnelRow, ...]:
-    """How many answers came how far, from those seen to those flagged; states that do not occur are left
-    out."""
+    """Return how many answers reached each stage, from seen to flagged, without states that do not occur."""
 
     def row(words: str, told: str, n: int, *, stage: bool = False, **query: Any) -> FunnelRow:
         href = list_address(rule.name, since, **query)
@@ -315,7 +315,7 @@ def funnel(rule: RuleView, since: datetime) -> tuple[FunnelRow, ...]:
 def list_address(
     rule: str, since: datetime | None = None, until: datetime | None = None, **query: Any
 ) -> str:
-    """The address of the list of a rule's answers."""
+    """Return the URL of the list of a rule's answers."""
     times = {
         name: None if at is None else at.astimezone(UTC).isoformat(timespec="seconds").removesuffix("+00:00")
         for name, at in (("since", since), ("until", until))
@@ -324,7 +324,7 @@ def list_address(
 
 
 def pictures(rule: RuleView, bucket: Bucket) -> tuple[Chart, ...]:
-    """The traffic of a rule, and the share that each of its judges flags."""
+    """Return charts of a rule's traffic and of the share that each of its judges flags."""
     times = [_time(part.begin, bucket) for part in rule.traffic]
     groups = {"judged": ("judged",), "queue": DUE, "no verdict": WITHOUT_VERDICT}
     groups |= {"not judged": (*OUTSIDE, UNDRAWN)}
@@ -355,13 +355,13 @@ def _time(at: datetime, bucket: Bucket) -> str:
 
 
 def now_of(request: Request) -> datetime:
-    """The time, by the clock of the application that a request came to."""
+    """Return the time by the application's clock."""
     now: datetime = request.app.state.clock()
     return now
 
 
 def _asked_for(request: Request) -> tuple[Period, str | None]:
-    """The period and the label that an address names."""
+    """Return the period and the label from the query."""
     query = query_of(request)
     given = query.get("period", [""])[-1] or "24h"
     for period in PERIODS:
@@ -373,7 +373,7 @@ def _asked_for(request: Request) -> tuple[Period, str | None]:
 
 @router.get("/watch")
 def watch_page(request: Request, store: RequestStore) -> Response:
-    """What is watched, rule by rule."""
+    """Show all rules."""
     period, label = _asked_for(request)
     view = watch_view(store, stores_of(request), jobs_of(request), now_of(request), period, label)
     rules = [
@@ -397,7 +397,7 @@ def watch_page(request: Request, store: RequestStore) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """An hour or a day in the table beside the pictures, in words."""
+    """An hour or a day in the table beside the charts, formatted."""
 
     time: str
     href: str
@@ -437,7 +437,7 @@ def _share_words(rate: Rate) -> str:
 
 @api.get("/watch", response_model=WatchView, responses=error_responses(422, 503))
 def watching(request: Request, store: RequestStore, period: Period = "24h", label: str = "") -> Response:
-    """What is watched, rule by rule, by hours or days of UTC."""
+    """All rules, by hours or days in UTC."""
     given, label_given = _asked_for(request)
     view = watch_view(store, stores_of(request), jobs_of(request), now_of(request), given, label_given)
     return json_response(asdict(view))

@@ -1,6 +1,6 @@
-"""How watching stands, as gauges for Prometheus: read from the store when they are asked for.
+"""Prometheus gauges of watching, read from the store at collection.
 
-What is not known has no sample: a share without verdicts is absent, and not 0.
+Unknown values are absent: a share without verdicts has no sample, instead of 0.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from magistrate.server.state import StorePool
 from magistrate.watch.status import WatchStatus, status
 
 WINDOW = timedelta(hours=1)
-REMEMBERED = 15.0  # seconds: asked again within them, the store is left alone
+REMEMBERED = 15.0  # seconds for which a status is cached
 PREFIX = "magistrate_watch"
 
 _log = _logging.get("server")
 
 
 class WatchCollector:
-    """The gauges of what is watched in a store, by the last hour. `clock` counts seconds."""
+    """Collects the gauges of a store's rules over the last hour. `clock` counts seconds."""
 
     def __init__(self, stores: StorePool, clock: Callable[[], float] = time.monotonic) -> None:
         self._stores, self._clock = stores, clock
@@ -33,11 +33,11 @@ class WatchCollector:
         self._found: WatchStatus | None = None
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Nothing: what there is depends on the store, which is not read when this is registered."""
+        """Return nothing, because the gauges depend on the store, which is not read at registration."""
         return ()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The gauges as they are now; none where the store cannot be read."""
+        """Yield the current gauges, none if the store cannot be read."""
         if self._clock() - self._read_at >= REMEMBERED:
             try:
                 with self._stores.one() as store:
@@ -51,7 +51,7 @@ class WatchCollector:
 
 
 def gauges(found: WatchStatus) -> Iterator[GaugeMetricFamily]:
-    """A status as gauges."""
+    """Yield the gauges of a status."""
     decisions = _gauge("decisions", "Answers of the last hour, by what was decided of them.", "rule", "state")
     share = _gauge(
         "flag_rate", "Share of flagged answers of the last hour, and its interval.", "rule", "judge", "bound"
@@ -93,7 +93,7 @@ def gauges(found: WatchStatus) -> Iterator[GaugeMetricFamily]:
 
 
 def register(registry: CollectorRegistry, stores: StorePool) -> None:
-    """Have the gauges among the metrics of a server."""
+    """Add the gauges to a server's metrics."""
     registry.register(WatchCollector(stores))
 
 

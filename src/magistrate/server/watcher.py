@@ -1,4 +1,4 @@
-"""The worker beside the server: judges by rules what has come over OTLP, in a thread of its own."""
+"""The worker beside the server: judges traces received over OTLP by the rules, in its own thread."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from magistrate.watch.rules import Rule, RuleFile
 from magistrate.watch.upkeep import UpkeepThread, destinations
 from magistrate.watch.worker import Watcher
 
-PAUSE = 10.0  # seconds after which it goes on when something failed that is nobody's verdict
-GRACE = 10.0  # seconds that it has to put back what is under way
+PAUSE = 10.0  # seconds to wait after an unexpected error
+GRACE = 10.0  # seconds to release unfinished decisions
 
 _log = _logging.get("watch")
 
 
 @asynccontextmanager
 async def watching(settings: Settings) -> AsyncIterator[None]:
-    """While the block runs, traces of the store are judged by the rules of the settings, if there are any.
+    """Judge the store's traces by the rules of the settings, if any, while the block runs.
 
-    Beside it goes what else their file asks for: results and alerts are sent, old traces deleted. Raises what
-    keeps a judge or an engine of a rule from being made, or what is sent from being sent.
+    Also sends results and alerts and deletes old traces, if the rule file asks for it. Raises the errors of
+    creating a rule's judge or engine, or a destination.
     """
     if not settings.rules:
         yield
@@ -49,7 +49,7 @@ async def watching(settings: Settings) -> AsyncIterator[None]:
 
 
 class _WorkerThread:
-    """A watcher in a thread, with an event loop and a store of its own."""
+    """A watcher in a thread with its own event loop and store."""
 
     def __init__(self, place: str, rules: Sequence[Rule], send_to: Sequence[str]) -> None:
         self._place, self._rules, self._send_to = place, rules, send_to
@@ -58,12 +58,12 @@ class _WorkerThread:
         self._thread = threading.Thread(target=self._run, name="magistrate-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin, once all judges and engines are made."""
+        """Start the thread, and wait until all judges and engines are created."""
         self._thread.start()
         self._began.result()
 
     def stop(self) -> None:
-        """End; what is under way is put back, to be judged when somebody watches again."""
+        """Stop. Unfinished decisions are released, to be judged by the next worker."""
         self._loop.call_soon_threadsafe(self._began.result().cancel)
         self._thread.join(GRACE)
 
@@ -88,6 +88,6 @@ class _WorkerThread:
         while True:
             try:
                 await watcher.run()
-            except Exception as error:  # a locked store, a full disk: it may be well again in a while
+            except Exception as error:  # a locked store, a full disk: may be temporary
                 _log.warning("watch.interrupted", error=_logging.error_text(error), again_in=PAUSE)
                 await asyncio.sleep(PAUSE)

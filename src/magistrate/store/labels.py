@@ -1,10 +1,9 @@
-"""Labels in the store: queues of items for people, who has one at hand, what they said, what was decided.
+"""Stores labelling data: queues, items, leases, labels and adjudicated decisions.
 
-An item is leased to an annotator before it is shown to them, so that no two label the same one unless two
-labels of it are wanted. A lease is written, not held: where nobody answers, it runs out and the item goes to
-somebody else. Labels and decisions are only ever appended: the newest revision counts, the others stay.
-
-Every moment is handed over by the caller.
+An item is leased to an annotator before it is shown to them. So no two people label the same item unless it
+wants two labels. A lease is a stored row with an end time, not a lock: if nobody answers, it expires and
+the item goes to somebody else. Labels and decisions are only ever appended: the newest revision counts and
+earlier ones are kept. The caller passes the current time to every method.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ _FORBIDDEN = "/\\?#%"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """What is to be labelled: items drawn by a policy from `population` samples.
+    """A label queue: items drawn by a policy from `population` samples.
 
-    `covered` of these could be drawn at all. `run_id` is the run whose samples they are, None for those of
-    data; `source` says in words what they came from, `digest` pins it.
+    Of these, the policy could draw `covered`. `run_id` is the run that the samples come from, None for a
+    data set. `source` describes the origin, and `digest` identifies it.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewItem:
-    """A sample to be labelled, as a policy drew it; see `Item`."""
+    """A sample to label, as drawn by a policy; see `Item`."""
 
     sample: Sample
     policy: str
@@ -80,10 +79,10 @@ class NewItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One sample of a queue, offered in the order of `position`, from 0.
+    """One sample of a queue. Items are offered in the order of `position`, from 0.
 
-    `priority` in [0, 1] says how much the policy wanted it and `reason` why; `inclusion` is the probability
-    with which it was drawn; `wanted` is how many people are to label it.
+    `priority` in [0, 1] is the weight that the policy gave it, and `reason` the cause. `inclusion` is the
+    probability with which it was drawn. `wanted` is the number of people who should label it.
     """
 
     position: int
@@ -97,7 +96,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Half-open character offsets into the source of this number, of `Sample.sources`."""
+    """A passage of the context: half-open character offsets into `Sample.sources[source]`."""
 
     source: int
     start: int
@@ -106,9 +105,9 @@ class Quote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an annotator says of an item; `spans` are offsets of characters of the output.
+    """An annotator's answer for an item. `spans` are character offsets into the output.
 
-    `quote` is the place in the context that shows it, `seconds` how long it took, None where not known.
+    `quote` is the passage of the context that proves it. `seconds` is the time it took, None if unknown.
     """
 
     label: str
@@ -120,7 +119,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label(Answer):
-    """One revision of an annotator's answer, from 1; `shown`: the judge's verdict was seen before."""
+    """A stored revision of an annotator's answer, from 1; `shown`: they had seen the judge's verdict."""
 
     id: int
     position: int
@@ -132,7 +131,7 @@ class Label(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gold:
-    """What an adjudicator decided of an item and why, with the ids of the labels that they looked at."""
+    """An adjudicator's decision on an item, its reason, and the ids of the labels they looked at."""
 
     position: int
     revision: int
@@ -148,7 +147,7 @@ class Gold:
 
 
 def checked_queue_name(name: str) -> str:
-    """A name that a queue may have, in Unicode's composed form; `SpecError` for another."""
+    """Return a queue name in Unicode normal form NFC. Raises `SpecError` if it is invalid."""
     name = unicodedata.normalize("NFC", name)
     if not name.strip() or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
         why = f"names are 1 to {LONGEST_NAME} visible characters, without blanks around them"
@@ -160,7 +159,7 @@ def checked_queue_name(name: str) -> str:
 
 
 def checked_annotator(name: str) -> str:
-    """The name of a person, without blanks around it; `SpecError` for one that cannot be."""
+    """Return an annotator's name without surrounding blanks. Raises `SpecError` if it is invalid."""
     name = unicodedata.normalize("NFC", name).strip()
     if not name or not name.isprintable() or len(name) > LONGEST_ANNOTATOR:
         raise SpecError(f"an annotator's name is 1 to {LONGEST_ANNOTATOR} visible characters")
@@ -168,7 +167,7 @@ def checked_annotator(name: str) -> str:
 
 
 def checked_answer(answer: Answer, sample: Sample) -> Answer:
-    """The answer with its spans in order; `InputError` where it says what cannot be."""
+    """Return the answer with sorted spans. Raises `InputError` if it is inconsistent or out of range."""
     if answer.label not in ANSWERS:
         raise InputError(f"a label is one of {', '.join(ANSWERS)}; got {shown(answer.label)}")
     length = len(sample.output or "")
@@ -211,7 +210,7 @@ _LAST_WORD = ~exists(
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Queues, their items, labels and decisions; methods raise `SpecError` for what is not there."""
+    """Queues, items, labels and decisions of a store. Methods raise `SpecError` for unknown ones."""
 
     _writing: Callable[[], AbstractContextManager[Connection]]
     _writing_for_good: Callable[[], AbstractContextManager[Connection]]
@@ -220,7 +219,7 @@ class Labels:
     # --- queues ---------------------------------------------------------------------------------
 
     def create(self, queue: Queue, items: Iterable[NewItem]) -> Queue:
-        """Store a queue whole, with its items in this order; `SpecError` where the name is taken."""
+        """Store a queue with all its items, in this order. Raises `SpecError` if the name is taken."""
         name = checked_queue_name(queue.name)
         values = {
             "name": name,
@@ -266,18 +265,18 @@ class Labels:
             return _queue(connection, name)
 
     def queues(self) -> list[Queue]:
-        """All queues, the newest first."""
+        """Return all queues, newest first."""
         with self._reading() as connection:
             asked = _queues().order_by(label_queues.c.created_at.desc(), label_queues.c.name)
             return [_queue_from(row) for row in connection.execute(asked)]
 
     def find(self, name: str) -> Queue:
-        """The queue of this name; `SpecError` lists near ones."""
+        """Return the queue of this name. Raises `SpecError` that suggests similar names."""
         with self._reading() as connection:
             return _queue(connection, name)
 
     def delete(self, name: str) -> Queue:
-        """Delete a queue with its labels and decisions; the answer is what it was."""
+        """Delete a queue with its labels and decisions, and return it."""
         with self._writing() as connection:
             found = _queue(connection, name)
             stop_writers(connection, samples)
@@ -295,19 +294,19 @@ class Labels:
     # --- items ----------------------------------------------------------------------------------
 
     def items(self, queue: str) -> list[Item]:
-        """All items of a queue in their order."""
+        """Return all items of a queue in order."""
         with self._reading() as connection:
             _queue(connection, queue)
             asked = _items().where(label_items.c.queue == _name(queue)).order_by(label_items.c.position)
             return [_item(row) for row in connection.execute(asked)]
 
     def item(self, queue: str, position: int) -> tuple[Item, Sample]:
-        """One item and its sample."""
+        """Return one item and its sample."""
         with self._reading() as connection:
             return _item_at(connection, queue, position)
 
     def samples(self, queue: str) -> list[Sample]:
-        """The samples of all items, in the order of these."""
+        """Return the samples of all items, in item order."""
         with self._reading() as connection:
             _queue(connection, queue)
             asked = select(label_items.c.sample_id, samples.c.body).join_from(label_items, samples)
@@ -317,10 +316,11 @@ class Labels:
     def claim(
         self, queue: str, annotator: str, *, now: datetime, until: datetime, but: Sequence[int] = ()
     ) -> int | None:
-        """Lease the next item that the annotator has to label; None where there is none at the moment.
+        """Lease the next item for this annotator and return its position, None if none is available now.
 
-        It has no label of theirs, and fewer labels and leases of others than are wanted. `but` are positions
-        to pass over. What they skipped is not offered to them again, and still is to others.
+        An item is available if the annotator has not answered it, and others hold fewer labels and leases
+        of it than it wants. Positions in `but` are passed over. An item that the annotator skipped is not
+        offered to them again, but still to others.
         """
         name, at = _name(queue), label_items.c.position
         mine = exists().where(*_beside(labels), labels.c.annotator == annotator, _LAST_WORD, _SAID)
@@ -354,14 +354,14 @@ class Labels:
     def lease(
         self, queue: str, position: int, annotator: str, until: datetime, *, shown: bool = False
     ) -> None:
-        """The annotator has this item at hand until then; `shown`: the judge's verdict is seen now."""
+        """Lease this item to the annotator until `until`; `shown`: they now see the judge's verdict."""
         with self._writing() as connection:
             _item_at(connection, queue, position)
             stop_writers(connection, label_leases)
             _lease(connection, _name(queue), position, annotator, until, shown=shown)
 
     def was_shown(self, queue: str, position: int, annotator: str) -> bool:
-        """Whether the judge's verdict on this item was shown to the annotator."""
+        """Return whether the annotator has seen the judge's verdict on this item."""
         with self._reading() as connection:
             return _was_shown(connection, _name(queue), position, annotator)
 
@@ -370,10 +370,10 @@ class Labels:
     def add(
         self, queue: str, position: int, annotator: str, answer: Answer, *, revision: int, now: datetime
     ) -> Label | None:
-        """Append an answer; `revision` is the newest one that the annotator has seen of theirs, 0 for none.
+        """Append an answer. `revision` is the annotator's newest that the client knows, 0 for none.
 
-        None where there is a newer one that says something else: another window was quicker. Sent twice, it
-        is stored once.
+        Returns None on a conflict: a newer revision with another answer exists, for example from another
+        window. Sending the same answer twice stores it once.
         """
         annotator, name = checked_annotator(annotator), _name(queue)
         with self._writing_for_good() as connection:
@@ -397,9 +397,10 @@ class Labels:
         *,
         unmarked: Container[tuple[int, str]] = (),
     ) -> int:
-        """Append answers by position and annotator, all or none; how many the annotators did not say already.
+        """Append answers by (position, annotator), all or none. Returns the number of new ones.
 
-        `unmarked` answers say nothing of spans: those of the same label stay.
+        Answers equal to the current one are not stored. The answers in `unmarked` carry no spans: existing
+        spans of the same label are kept.
         """
         name, n = _name(queue), 0
         with self._writing_for_good() as connection:
@@ -420,7 +421,7 @@ class Labels:
         return n
 
     def undo(self, queue: str, annotator: str, now: datetime) -> int | None:
-        """Take back the annotator's last answer; its item's position, None where there is none."""
+        """Take back the annotator's last answer. Returns its item's position, None if there is none."""
         name = _name(queue)
         with self._writing_for_good() as connection:
             _queue(connection, queue)
@@ -445,12 +446,12 @@ class Labels:
             return int(row.position)
 
     def newest(self, queue: str, position: int, annotator: str) -> Label | None:
-        """The newest revision of an annotator's answer, also where it was taken back."""
+        """Return the newest revision of an annotator's answer, even if it was taken back."""
         with self._reading() as connection:
             return _newest(connection, _name(queue), position, annotator)
 
     def labels(self, queue: str, *, history: bool = False) -> list[Label]:
-        """What each annotator says, by item and time; with `history` also what they said before."""
+        """Return each annotator's current labels, by item and time; with `history` all revisions."""
         with self._reading() as connection:
             _queue(connection, queue)
             asked = select(labels).where(labels.c.queue == _name(queue))
@@ -471,7 +472,7 @@ class Labels:
         revision: int,
         now: datetime,
     ) -> Gold | None:
-        """Append a decision: faithful or hallucinated, with a reason; see `add` about `revision` and None."""
+        """Append a decision (faithful or hallucinated) with its reason. `revision` and None: see `add`."""
         adjudicator, name, reason = checked_annotator(adjudicator), _name(queue), reason.strip()
         if answer.label not in DECIDED:
             raise InputError(f"a decision is {' or '.join(DECIDED)}; got {shown(answer.label)}")
@@ -503,7 +504,7 @@ class Labels:
             return _gold(connection.execute(asked).one())
 
     def gold(self, queue: str, *, history: bool = False) -> list[Gold]:
-        """What was decided, by item; with `history` also what was decided before."""
+        """Return the current decisions by item; with `history` all revisions."""
         with self._reading() as connection:
             _queue(connection, queue)
             asked = select(label_gold).where(label_gold.c.queue == _name(queue))
@@ -522,7 +523,7 @@ def _name(queue: str) -> str:
 
 
 def _beside(table: Any) -> tuple[ColumnElement[bool], ...]:
-    """Conditions that a row of `table` is about the item of an outer query."""
+    """Conditions that join a row of `table` to the item of the outer query."""
     return table.c.queue == label_items.c.queue, table.c.position == label_items.c.position
 
 

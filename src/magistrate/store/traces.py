@@ -1,12 +1,12 @@
-"""Traces in the store: spans as they come, what they offer to be judged, rules, and what was decided of it.
+"""Stores traces: received spans, the targets extracted from them, rules, and decisions on targets.
 
-What the states of decisions mean and when they change is said in `watch.decisions`; here they are rows that
-several processes may work on at once. Whoever judges a decision leases it first: nobody else takes it until
-the lease ends, and what is answered after that is not stored. A lease is written, not held: `kill -9` of the
-process that has it only means that another one takes over when it has run out.
+The module `watch.decisions` defines the states of decisions and their transitions. Here they are rows that
+several processes may work on at once. A worker leases a decision before it judges it. Nobody else takes it
+until the lease ends, and results that arrive later are not stored. A lease is a stored row with an end
+time, not a lock: after `kill -9` of its owner, another worker takes over when the lease has expired.
 
-Every moment is handed over by the caller, and is of this side's clock; what the clocks of applications said
-stays in the spans.
+The caller passes the current time to every method, always by the local clock. Timestamps of the traced
+applications stay in the spans.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ UNDECIDED = ("waiting", *DUE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """A trace with spans that nobody has read yet; `changed` says up to which change these are.
+    """A trace with unread spans, which include all changes up to number `changed`.
 
-    `known` says whether anything was taken from it before.
+    `known` is true if targets were extracted from it before.
     """
 
     trace_id: str
@@ -83,10 +83,10 @@ class Unread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRecord:
-    """What a trace offers to be judged; `sample` is None where something is `missing`.
+    """A part of a trace that can be judged. `sample` is None if a part of it is `missing`.
 
-    `content` pins what a judge reads, and `revision` goes up with it. `seen_at` is when it was first taken
-    from the trace.
+    `content` is a hash of what a judge reads, and `revision` increases when it changes. `seen_at` is when
+    the target was first extracted.
     """
 
     id: str
@@ -106,7 +106,7 @@ class TargetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What a rule decides of a target before any judge is asked."""
+    """A rule's decision on a target before any judge is called."""
 
     rule: str
     version: int
@@ -118,7 +118,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleRecord:
-    """One version of a rule; `since` is the moment from which on targets are decided by the rule."""
+    """One version of a rule, which decides on targets seen from `since` on."""
 
     name: str
     version: int
@@ -130,11 +130,11 @@ class RuleRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a rule decided of one revision of a target.
+    """A rule's decision on one revision of a target.
 
-    `inclusion` is the probability with which the rule takes such a target at all. `asked` is what each judge
-    said, in order, each with the probability with which it was asked. `tokens` and the others are of all
-    attempts; `dollars` is None where no price is known.
+    `inclusion` is the probability with which the rule samples such a target. `asked` holds each judge's
+    result in order, with the probability with which it was called. `calls`, `tokens` and `dollars` are sums
+    over all attempts; `dollars` is None if a price is unknown.
     """
 
     rule: str
@@ -157,7 +157,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leased(Decision):
-    """A decision in somebody's work, and what is to be judged."""
+    """A decision that a worker has leased, with the sample to judge."""
 
     lease: str
     sample: Sample
@@ -167,7 +167,7 @@ class Leased(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What was spent by a rule in one hour, or on one target; `dollars` is None where no price is known."""
+    """The cost of a rule in one hour, or of one target; `dollars` is None if a price is unknown."""
 
     calls: int = 0
     tokens: int = 0
@@ -181,7 +181,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hour:
-    """What a rule has spent in the hour that begins `at`, and at most on one target."""
+    """The cost of a rule in the hour that begins `at`, and the `most` spent on one target."""
 
     at: datetime
     spent: Spent
@@ -190,11 +190,10 @@ class Hour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What becomes of a leased decision; the lease ends unless it is `kept`.
+    """A change to a leased decision. It ends the lease unless `kept` is true.
 
-    `spent` is what came to it since the last change, `so_far` all that was spent on it in this lease. The
-    outcome that is stored with it goes out to the destinations `send_to`; `by` says whether a model judged or
-    only code.
+    `spent` is the cost since the last change, `so_far` the total cost in this lease. If an outcome is
+    stored with it, it is sent to the destinations `send_to`. `by` says whether a model or only code judged.
     """
 
     state: str
@@ -215,7 +214,7 @@ Transaction = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Spans, targets, rules and decisions of a store, reached as `store.traces`."""
+    """The spans, targets, rules and decisions of a store, as `store.traces`."""
 
     _writing: Transaction
     _reading: Transaction
@@ -223,9 +222,10 @@ class Traces:
     # --- spans ----------------------------------------------------------------------------------
 
     def put(self, arrived: Sequence[Span], now: datetime) -> int:
-        """Store spans, committed when this returns; the answer is how many were new or changed.
+        """Store spans and commit. Returns the number of new or changed ones.
 
-        A span that is there already is replaced, unless the stored one has ended and this one has not.
+        A span replaces the stored one of the same id, unless the stored one has ended and the new one has
+        not.
         """
         newest: dict[tuple[str, str], Span] = {}
         for span in arrived:
@@ -239,15 +239,15 @@ class Traces:
         return changed
 
     def trace(self, trace_id: str) -> list[Span]:
-        """The spans of a trace by their beginning; none where there is no such trace."""
+        """Return the spans of a trace by start time; empty if there is no such trace."""
         with self._reading() as connection:
             return _spans_of(connection, trace_id)
 
     def ready(self, now: datetime, quiet_s: float, most_s: float, limit: int) -> list[str]:
-        """Traces that are to be read, the oldest first.
+        """Return ids of traces that are ready to be read, oldest first.
 
-        Those whose root has ended and that had no news for `quiet_s` seconds, and those that have waited to
-        be read for `most_s`.
+        Ready are traces whose root has ended and that received nothing for `quiet_s` seconds, and traces
+        that have been unread for `most_s` seconds.
         """
         quiet = (traces.c.ended == 1) & (traces.c.last_at <= now - timedelta(seconds=quiet_s))
         asked = select(traces.c.id).where(
@@ -257,7 +257,7 @@ class Traces:
             return list(connection.scalars(asked.order_by(traces.c.since, traces.c.id).limit(limit)))
 
     def unread(self, trace_id: str) -> Unread | None:
-        """A trace as it is now; None where nothing of it is unread."""
+        """Return the current content of a trace, None if nothing of it is unread."""
         with self._reading() as connection:
             row = connection.execute(select(traces).where(traces.c.id == trace_id)).one_or_none()
             if row is None or row.changed <= row.read:
@@ -278,10 +278,10 @@ class Traces:
     # --- targets and what is decided of them at first -------------------------------------------
 
     def read(self, unread: Unread, found: Sequence[Target] | None, decide: Decide, now: datetime) -> bool:
-        """Store what was taken from a trace, with a decision of each rule; False where another was faster.
+        """Store a trace's targets, with each rule's decision. False if another process was first.
 
-        A target whose content changed gets its next revision: what was decided of the one before is
-        superseded, and what its judges said is kept there. None for `found` leaves everything as it is.
+        A target whose content changed gets a new revision. Decisions on the previous revision become
+        superseded and keep their judges' results. With `found` None the targets stay as they are.
         """
         with self._writing() as connection:
             asked = select(traces.c.read).where(traces.c.id == unread.trace_id).with_for_update()
@@ -304,10 +304,10 @@ class Traces:
     def register(
         self, name: str, spec: Mapping[str, Any], digest: str, now: datetime, since: datetime | None = None
     ) -> RuleRecord:
-        """The version of a rule that has this content: a new one, unless the newest has it already.
+        """Return the version of a rule with this content: the newest if it is equal, else a new one.
 
-        The rule decides of targets since now, or since it was first registered; with `since` also of earlier
-        ones, in place of what earlier versions decided.
+        The rule decides on targets seen from now on, or from when it was first registered. With `since` it
+        also decides on earlier ones, and replaces the decisions of earlier versions.
         """
         with self._writing() as connection:
             newest = select(rules).where(rules.c.name == name).order_by(rules.c.version.desc()).limit(1)
@@ -328,9 +328,9 @@ class Traces:
             return _rule(connection.execute(newest).one())
 
     def cover(self, rule: RuleRecord, kind: str, decide: Decide, now: datetime, limit: int) -> int:
-        """Decide of targets of which the rule has decided nothing, at most `limit`; the answer is how many.
+        """Decide on at most `limit` targets without a decision of this rule, and return their number.
 
-        What an earlier version of the rule had not brought to an end is taken over.
+        Undecided targets of earlier versions of the rule are taken over.
         """
         live = select(decisions.c.target).where(
             decisions.c.target == targets.c.id,
@@ -348,7 +348,7 @@ class Traces:
             return len(rows)
 
     def wake(self, rule: RuleRecord, decide: Decide, now: datetime, limit: int) -> int:
-        """Decide of targets whose time of waiting is over, at most `limit`; the answer is how many."""
+        """Decide again on at most `limit` targets whose waiting time is over, and return their number."""
         asked = select(targets).join(decisions, decisions.c.target == targets.c.id)
         asked = asked.where(*_of(rule), decisions.c.state == "waiting", decisions.c.due_at <= now)
         with self._writing() as connection:
@@ -358,7 +358,7 @@ class Traces:
             return len(rows)
 
     def undecided(self, rule: str, digest: str, kind: str, since: datetime) -> list[TargetRecord]:
-        """What was seen since a moment and the rule, as it is with this digest, has not brought to an end."""
+        """Return targets seen since a moment without a final decision of the rule with this digest."""
         same = (rules.c.name == decisions.c.rule, rules.c.version == decisions.c.version)
         over = select(decisions.c.target).join(rules, and_(*same))
         over = over.where(
@@ -386,13 +386,14 @@ class Traces:
         *,
         newest_first: bool = False,
     ) -> list[Leased]:
-        """Take decisions that are due: nobody else takes them before `until`.
+        """Lease due decisions. Nobody else takes them before `until`.
 
-        `room` says how many more may begin, by what the rule spent in the hours of the last week and how many
-        targets others have in work; it is asked while nobody else can take any.
+        `room` returns how many more may start, given the rule's costs in the hours of the last week and the
+        number of decisions already leased. It is called inside the transaction, while no other worker can
+        lease.
 
-        Whatever a worker had when it ended (`kill -9`, too little memory) is taken alone from then on, so
-        that it takes no other with it, and after `MOST_LOST` workers it has failed.
+        A decision whose worker died (`kill -9`, out of memory) is leased alone from then on, so that it
+        takes no other down with it. After `MOST_LOST` dead workers it is failed.
         """
         with self._writing() as connection:
             held = select(rules.c.name).where(rules.c.name == rule.name, rules.c.version == rule.version)
@@ -415,16 +416,16 @@ class Traces:
         return [_leased(row, lease) for row in rows]
 
     def renew(self, lease: str, until: datetime) -> None:
-        """What is leased stays so until then."""
+        """Extend a lease until `until`."""
         with self._writing() as connection:
             mine = decisions.c.lease == lease
             connection.execute(update(decisions).where(mine).values(lease_until=until))
 
     def settle(self, leased: Leased, change: Change, outcome: tuple[str, Outcome] | None = None) -> bool:
-        """Store what became of a leased decision, and the outcome with the run that it belongs to.
+        """Store the change of a leased decision, and its outcome in the given run.
 
-        False where the decision is not leased to the caller any more, because the lease ran out and another
-        took it or because later spans superseded it: then only what was spent is stored.
+        Returns False if the caller no longer holds the lease, because it expired and another worker took
+        the decision, or because later spans superseded it. Then only the cost is stored.
         """
         with self._writing() as connection:
             mine = (*_key(leased), decisions.c.lease == leased.lease, decisions.c.state != SUPERSEDED)
@@ -470,7 +471,7 @@ class Traces:
         return True
 
     def defer(self, rule: RuleRecord, state: str, until: datetime, reason: str, now: datetime) -> int:
-        """Put off what is due and in nobody's work, until then; the answer is how many."""
+        """Postpone the due decisions that nobody has leased until `until`, and return their number."""
         values = {"state": state, "reason": reason, "due_at": until, "changed_at": now}
         with self._writing() as connection:
             return connection.execute(update(decisions).where(*_due(rule, now)).values(values)).rowcount
@@ -485,9 +486,9 @@ class Traces:
         made_before: datetime,
         target_before: str = "",
     ) -> int:
-        """End what was due before a moment, or at it for an earlier target, and is in nobody's work.
+        """End the unleased due decisions made before `made_before`, and return their number.
 
-        The answer is how many.
+        Of those made exactly then, the ones with a target below `target_before` are ended too.
         """
         values = {"state": state, "reason": reason, "due_at": None, "changed_at": now}
         free = or_(decisions.c.lease_until.is_(None), decisions.c.lease_until <= now)
@@ -498,10 +499,7 @@ class Traces:
             return connection.execute(update(decisions).where(*mine).values(values)).rowcount
 
     def nth_newest_due(self, rule: RuleRecord, n: int) -> tuple[datetime, str] | None:
-        """When the n-th newest of what waits to be judged was decided, and its target.
-
-        None where fewer wait.
-        """
+        """Return the creation time and target of the n-th newest due decision; None if there are fewer."""
         asked = select(decisions.c.made_at, decisions.c.target).where(*_of(rule), decisions.c.state.in_(DUE))
         order = (decisions.c.made_at.desc(), decisions.c.target.desc())
         with self._reading() as connection:
@@ -509,7 +507,7 @@ class Traces:
         return None if row is None else (row.made_at, row.target)
 
     def keep_run(self, rule: RuleRecord, run_id: str) -> str:
-        """The run of this version of a rule: `run_id`, unless another was set since `rule` was read."""
+        """Set the run of this version of a rule, unless it was changed since `rule` was read; return it."""
         before = rules.c.run_id.is_(None) if rule.run_id is None else rules.c.run_id == rule.run_id
         mine = (rules.c.name == rule.name, rules.c.version == rule.version)
         with self._writing() as connection:
@@ -519,17 +517,17 @@ class Traces:
     # --- questions ------------------------------------------------------------------------------
 
     def rule(self, name: str) -> RuleRecord | None:
-        """The newest version of a rule."""
+        """Return the newest version of a rule."""
         asked = select(rules).where(rules.c.name == name).order_by(rules.c.version.desc()).limit(1)
         with self._reading() as connection:
             row = connection.execute(asked).one_or_none()
         return None if row is None else _rule(row)
 
     def counts(self, rule: str, since: datetime | None = None) -> dict[str, int]:
-        """How many decisions of a rule, over all its versions, are in which state.
+        """Return the number of a rule's decisions per state, over all versions.
 
-        Those that are not superseded are as many as the targets of which the rule decides. With `since`, of
-        targets that were seen from then on.
+        Those not superseded are as many as the targets the rule decided on. With `since`, only targets seen
+        from then on are counted.
         """
         asked = select(decisions.c.state, func.count()).where(decisions.c.rule == rule)
         if since is not None:
@@ -539,7 +537,7 @@ class Traces:
         return dict(sorted((state, n) for state, n in rows))
 
     def decisions(self, rule: str, *, trace_id: str | None = None) -> list[Decision]:
-        """The decisions of a rule, of all its versions, by target and revision."""
+        """Return the decisions of all versions of a rule, by target and revision."""
         asked = select(decisions).join(targets).where(decisions.c.rule == rule)
         if trace_id is not None:
             asked = asked.where(targets.c.trace_id == trace_id)
@@ -550,7 +548,10 @@ class Traces:
     def answers(
         self, rule: str, since: datetime, until: datetime
     ) -> list[tuple[datetime, str, str, str, float | None, Sequence[Mapping[str, Any]]]]:
-        """Of targets seen in a time: when, trace and id, and the state, inclusion and answers of each."""
+        """Return the decisions on targets seen from `since` to before `until`.
+
+        Each is a tuple: time seen, trace id, target id, state, inclusion, and the judges' results.
+        """
         asked = select(
             targets.c.seen_at,
             targets.c.trace_id,
@@ -570,7 +571,7 @@ class Traces:
         return [(at, trace, target, state, pi, loads(body)) for at, trace, target, state, pi, body in rows]
 
     def hours(self, rule: str, now: datetime, since: datetime | None = None) -> list[Hour]:
-        """What a rule has spent in each hour in which it spent anything, since a week or a moment ago."""
+        """Return a rule's cost per hour with any cost, of the last week or since `since`."""
         with self._reading() as connection:
             return _hours(connection, rule, now if since is None else since + _WEEK)
 
@@ -583,7 +584,7 @@ def _newer(span: Span, stored: Span) -> bool:
 
 
 def _put(connection: Connection, arrived: Sequence[Span], now: datetime) -> int:
-    """Store the spans that are new or changed, and note it at their traces, whose rows are locked first."""
+    """Store new or changed spans and mark their traces as changed, locking the rows of the traces first."""
     trace_ids = sorted({span.trace_id for span in arrived})
     unseen = {"since": now, "last_at": now, "ended": 0, "changed": 0, "read": 0}
     connection.execute(insert_missing(connection, traces), [unseen | {"id": each} for each in trace_ids])
@@ -628,7 +629,7 @@ def _spans_of(connection: Connection, trace_id: str) -> list[Span]:
 
 
 def record_of(target: Target, now: datetime) -> TargetRecord:
-    """A target as it is stored the first time."""
+    """Return the record of a newly found target."""
     key = f"{target.trace_id}\0{target.span_id}\0{target.kind}".encode("utf-8", "surrogatepass")
     return TargetRecord(
         id=sha256(key).hexdigest(),
@@ -648,7 +649,7 @@ def record_of(target: Target, now: datetime) -> TargetRecord:
 
 
 def _content(sample: Sample) -> str:
-    """The sha256 of what a judge reads: metadata may change with every span and are not of it."""
+    """Return the sha256 of what a judge reads. Metadata are excluded: they may change with every span."""
     return sha256(sample_body(replace(sample, metadata={})).encode("ascii")).hexdigest()
 
 
@@ -678,7 +679,7 @@ def _target(row: Row[Any]) -> TargetRecord:
 def _take(
     connection: Connection, fresh: TargetRecord, before: Row[Any] | None, decide: Decide, now: datetime
 ) -> None:
-    """Store a target as it was taken now, and what is decided of it."""
+    """Store a target as now extracted, with the decisions on it."""
     if before is None:
         connection.execute(insert(targets).values(_row(fresh)))
         _add(connection, fresh, decide, now)
@@ -698,7 +699,7 @@ def _take(
 
 
 def _add(connection: Connection, target: TargetRecord, decide: Decide, now: datetime) -> None:
-    """A decision of every rule on a target; what judges said of the same content before is taken along."""
+    """Store each rule's decision on a target, with earlier judges' results for the same content."""
     for draft in decide(target):
         said = select(decisions.c.asked, decisions.c.outcome_id).where(
             decisions.c.rule == draft.rule,
@@ -726,7 +727,7 @@ def _add(connection: Connection, target: TargetRecord, decide: Decide, now: date
 
 
 def _decide_anew(connection: Connection, target: TargetRecord, decide: Decide, now: datetime) -> None:
-    """The decisions on a target for which no judge was asked, as they are now."""
+    """Recompute the decisions on a target for which no judge was called yet."""
     for draft in decide(target):
         mine = (decisions.c.rule == draft.rule, decisions.c.version == draft.version)
         unasked = (decisions.c.state.in_(UNASKED), decisions.c.attempts == 0)
@@ -748,7 +749,7 @@ def _supersede(connection: Connection, target: str, reason: str, now: datetime) 
 def _outdate(
     connection: Connection, name: str, version: int, which: ColumnElement[bool], now: datetime
 ) -> None:
-    """What earlier versions of a rule decided is superseded, where `which` is so."""
+    """Supersede the decisions of earlier versions of a rule that match `which`."""
     earlier = (decisions.c.rule == name) & (decisions.c.version < version)
     _end_all(connection, earlier & which, f"version {version} of the rule decides", now)
 
@@ -769,7 +770,7 @@ def _due(rule: RuleRecord, now: datetime) -> tuple[ColumnElement[bool], ...]:
 
 
 def _note_lost(connection: Connection, rule: RuleRecord, now: datetime) -> None:
-    """End the leases that ran out, and what too many workers ended with."""
+    """Clear expired leases, and fail decisions that lost too many workers."""
     over = (*_of(rule), decisions.c.state.in_(DUE), decisions.c.lease_until <= now)
     values = {"lost": decisions.c.lost + 1, "lease": None, "lease_until": None}
     if not connection.execute(update(decisions).where(*over).values(values)).rowcount:
@@ -793,7 +794,7 @@ _DECISION = (
 
 
 def decision_from(row: Row[Any]) -> Decision:
-    """The decision in a row of their table."""
+    """Return the decision in a table row."""
     return Decision(**{name: getattr(row, name) for name in _DECISION}, asked=loads(row.asked))
 
 
@@ -821,7 +822,7 @@ def _rule(row: Row[Any]) -> RuleRecord:
 
 
 def _keep(connection: Connection, run_id: str, sample: Sample, outcome: Outcome) -> int:
-    """Store an outcome in a run, in place of an earlier failure, and its sample if the run lacks it."""
+    """Store an outcome in a run, replacing an earlier failure, and its sample if the run lacks it."""
     runs.lock_run(connection, run_id)
     if not runs.has_sample(connection, run_id, sample.id):
         runs.append_samples(connection, run_id, [(sample.id, sample.label, sample_body(sample))])
