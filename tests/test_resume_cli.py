@@ -217,7 +217,8 @@ def test_a_judge_that_broke_is_not_made_up_for_by_others(call: Call, engine: Scr
     done = call("run", "answers.jsonl", "--judge", "faithfulness", *whole)
     assert done.code == 3
     assert "4 of 4 judgements of faithfulness failed, more than --max-failures 0.1" in done.err
-    assert call("run", "answers.jsonl", "--judge", "faithfulness", *whole, "--max-failures", 1).code == 0
+    allowed = call("run", "answers.jsonl", "--judge", "faithfulness", *whole, "--max-failures", 1)
+    assert allowed.code == 3 and "no verdict on any of 4 samples" in allowed.err
 
 
 def test_gates_are_not_passed_by_a_run_that_is_not_finished(call: Call, slow: ScriptedEngine) -> None:
@@ -369,7 +370,8 @@ def test_words_win_over_the_run_file(call: Call, engine: ScriptedEngine, home: P
     record = newest(home / "magistrate.db")
     assert (record.n_samples, record.name) == (3, "said")
     assert record.settings["spec"]["limits"] == {"concurrency": 2}
-    Path("other.jsonl").write_text('{"output": "break", "context": "c"}\n' * 3)
+    rows = ['{"output": "break", "context": "c"}'] * 2 + ['{"output": "It rains.", "context": "c"}']
+    Path("other.jsonl").write_text("\n".join(rows))
     done = call("run", "other.jsonl", "--spec", "run.yaml", "--max-failures", 1)
     assert (done.code, newest(home / "magistrate.db").dataset) == (1, "other")
     assert "gate failed" in done.err
