@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 
+import magistrate
 from magistrate.detectors import encoders
 from magistrate.detectors.detector import detector
 from magistrate.detectors.encoders import Encoder
@@ -33,6 +34,7 @@ from magistrate.detectors.folder import (
 from magistrate.detectors.weights import POSITIONS, TYPES, float_weights, mpnet_name, read_weights, replaced
 from magistrate.detectors.windows import Reader
 from magistrate.errors import InputError, ModelError, SpecError
+from magistrate.judges.folders import WORK
 from magistrate.training.detector import training
 from magistrate.training.detector.bases import base
 from magistrate.training.detector.examples import (
@@ -312,6 +314,33 @@ def test_a_detector_that_goes_on_learning_begins_with_its_own_weights(tmp_path: 
     with torch.no_grad():
         logits = begun(ids, types, torch.ones_like(ids))[0].numpy()
     assert np.abs(logits - made._logits([window])[0]).max() < 0.05
+
+
+def test_improve_keeps_a_detector_that_was_shown_to_be_better_and_says_where_time_ran_out(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = replace(SCHEDULE, tokens=0)
+    train_on_labels(
+        rows(), base(str(start), tmp_path / "s"), tmp_path / "one", schedule=schedule, epochs=25, window=128
+    )
+    judges = ["novelty:base_rate=0.01", f"detector:{tmp_path / 'one'}"]
+    labelled = [
+        replace(each, label=HALLUCINATED if number % 14 == 0 else each.label)  # people err now and then
+        for number, each in enumerate(rows(140))
+    ]
+    run = magistrate.evaluate(labelled, judges, store=tmp_path / "runs.db", progress=False)
+    asked = {"ways": ["detector"], "folds": 2, "minutes": 5}
+    found = magistrate.improve(run, to=tmp_path / "better", **asked)
+    (attempt,) = found.attempts
+    assert attempt.shown and attempt.n == 140 and attempt.reason is None
+    assert detector(found.kept["detector"]).manifest.name == "improved"
+    assert not (found.kept["detector"] / WORK).exists() and found.commands
+
+    clock = iter([0.0, 0.0, 0.0, 1e9])  # the beginning, two folds, and all labels
+    monkeypatch.setattr("magistrate.api.improve.monotonic", lambda: next(clock))
+    found = magistrate.improve(run, to=tmp_path / "late", **asked)
+    assert found.attempts[0].reason == "its trainings took longer than --minutes allows"
+    assert found.kept == {} and found.best is None
 
 
 def test_of_a_large_encoder_a_small_update_is_learnt_and_the_graph_computes_what_was_trained(

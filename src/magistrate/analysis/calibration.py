@@ -343,15 +343,7 @@ def file_of(fit: Fit, recipe: Recipe, name: str, dataset: str, digest: str) -> C
 
 
 def _parts_of(measured: Measured) -> dict[str, EstimatePart]:
-    def short(value: float | None) -> float | None:
-        return None if value is None else float(f"{value:.6g}")
-
-    return {
-        name: EstimatePart(
-            value=short(each.value), low=short(each.low), high=short(each.high), undefined=each.undefined
-        )
-        for name, each in measured.figures.items()
-    }
+    return {name: EstimatePart.of(each) for name, each in measured.figures.items()}
 
 
 # --- remarks --------------------------------------------------------------------------------------

@@ -293,8 +293,8 @@ def calibration_file(
         ),
         seed=now.seed,
         folds=len(now.folds),
-        before={each.metric: _part(each.now) for each in shown.values()},
-        after={each.metric: _part(each.then) for each in shown.values()},
+        before={each.metric: EstimatePart.of(each.now) for each in shown.values()},
+        after={each.metric: EstimatePart.of(each.then) for each in shown.values()},
         package=__version__,
         turned=columns.turned,
         scores=list(reference(map_.of_all(every), np.zeros(every.size, np.bool_), groups, seed=now.seed)),
@@ -310,12 +310,3 @@ def kept_threshold(columns: Columns, map_: Calibrator) -> float | None:
     found = nextafter(map_(1 - own), 1.0) if columns.turned else map_(own)
     mapped = np.array([map_(float(score)) for score in columns.scores])
     return float(found) if bool(((mapped >= found) == columns.said).all()) else None
-
-
-def _part(each: Estimate) -> EstimatePart:
-    def short(value: float | None) -> float | None:
-        return None if value is None else float(f"{value:.6g}")
-
-    return EstimatePart(
-        value=short(each.value), low=short(each.low), high=short(each.high), undefined=each.undefined
-    )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from magistrate import _async
-from magistrate.analysis.arena import ArenaReport, Standing, standings
+from magistrate.analysis.arena import APPLICATION, ArenaReport, Standing, standings
 from magistrate.analysis.pairing import rounds_for, swiss_pairs
 from magistrate.analysis.ranking import Match, ranking
 from magistrate.api.evaluate import RunSession
@@ -41,7 +41,7 @@ from magistrate.store import RunRecord
 from magistrate.types import Sample, Usage, Verdict
 
 MOST_ENTRANTS = 24
-APPLICATION, ASKED = "application", "question"
+ASKED = "question"
 SIDE_NAMES = {side: path.removeprefix("metadata.") for side, path in SIDES.items()}
 
 

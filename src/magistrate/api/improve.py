@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -33,12 +34,14 @@ from magistrate.datasets.named import family_of, shared
 from magistrate.errors import InputError, MissingExtra, SpecError, require_extra
 from magistrate.judges import registry
 from magistrate.judges.detector import Detector
+from magistrate.judges.folders import WORK
 from magistrate.labels.of_run import RunLabels, labels_of
 from magistrate.metrics.classification import Estimate
 from magistrate.metrics.distributions import expit
 from magistrate.metrics.paired import PRIMARY
 from magistrate.metrics.thresholds import FOLDS
 from magistrate.report.improvement import Improvement
+from magistrate.runs.resume import SPEC, stored_spec
 from magistrate.store import RunRecord, Store
 from magistrate.training.stack import check, fit, fitted
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
@@ -97,7 +100,7 @@ def improve(
     now = current(found, _weights(given, found), metric=metric, folds=folds, seed=seed)
     desk = _Desk(record, place, given, now, said, folder, minutes, tell)
     attempts = settled([desk.attempt(way) for way in WAYS if way in ways], now)
-    kept = {} if folder is None else desk.kept(attempts)
+    attempts, kept = (attempts, {}) if folder is None else desk.keep(attempts)
     return Improvement(
         run=record.name or record.id,
         judge=chosen,
@@ -127,7 +130,13 @@ def _weights(given: RunLabels, found: Columns) -> np.ndarray[Any, np.dtype[np.fl
 
 
 def _words(record: RunRecord, judge: str) -> str:
-    """Return the judge's specification as given on the command line."""
+    """Return the judge's specification as given on the command line, with absolute paths."""
+    for words in () if SPEC not in record.settings else stored_spec(record).judges:
+        try:
+            if registry.judge(words).info.name == judge:
+                return words
+        except SpecError:  # its folder is gone, or it was a Python object: its name is all there is
+            continue
     return record.recipes[judge].judge.rpartition("@")[0]
 
 
@@ -181,24 +190,41 @@ class _Desk:
             return Attempt(name=way, now=none, then=none, gain=none, auroc=none, reason=str(error))
         return compared(way, held, self._now)
 
-    def kept(self, attempts: Sequence[Attempt]) -> dict[Way, Path]:
-        """Fit what was shown to be better to all labels, write it, and return the paths."""
+    def keep(self, attempts: tuple[Attempt, ...]) -> tuple[tuple[Attempt, ...], dict[Way, Path]]:
+        """Fit what was shown to be better to all labels, write it, and return the paths.
+
+        The attempts are returned with a reason for what could not be fitted in time.
+        """
         shown: list[Way] = [each.name for each in attempts if each.shown]
         if self._folder is None or not shown:
-            return {}
+            return attempts, {}
         self._folder.mkdir(parents=True, exist_ok=True)
         found: dict[Way, Path] = {}
         for way in shown:
-            path = found[way] = self._folder / FILES[way]
+            path = self._folder / FILES[way]
             if way == "stack" and self._stack is not None:
                 self._stack().save(path)
             elif way == "detector":
-                self._tell("detector, on all labels")
-                with tempfile.TemporaryDirectory() as scratch:
-                    self._train(self._samples, self._base(Path(scratch)), path)
+                try:
+                    self._train_on_all(path)
+                except _CannotBe as error:
+                    known = (
+                        replace(each, reason=str(error)) if each.name == way else each for each in attempts
+                    )
+                    attempts = tuple(known)
+                    continue
             elif not path.exists():
                 self._save_calibration(path, attempts)
-        return found
+            found[way] = path
+        return attempts, found
+
+    def _train_on_all(self, path: Path) -> None:
+        """Train the detector that is kept. It is written whole or not at all."""
+        self._tell("detector, on all labels")
+        with tempfile.TemporaryDirectory() as scratch:
+            made = Path(scratch) / "detector"
+            self._train(self._samples, self._base(Path(scratch) / "base"), made)
+            shutil.copytree(made, path, ignore=shutil.ignore_patterns(WORK))
 
     def _save_calibration(self, path: Path, attempts: Sequence[Attempt]) -> None:
         from magistrate.judges.calibration_file import write_calibration

@@ -133,13 +133,13 @@ class Committee:
         if sample.alternatives[0].strip() == (sample.output or "").strip():
             because = "both answers are the same, letter for letter"
             return Verdict(sample.id, self.name, TIE, 0.5, explanation=because, details={"method": "rule"})
-        first = await self._votes(sample, engine, self.members, ())
+        first = await self._votes(sample, engine)
         votes, arguments = first, dict[str, str]()
         said = {vote.label for vote in first.values() if isinstance(vote, Verdict)}
         if len(said) > 1:
             arguments = await self._arguments(sample, engine)
             if arguments:
-                votes = await self._votes(sample, engine, self.members, tuple(arguments.values()))
+                votes = await self._votes(sample, engine, tuple(arguments.values()))
         return self._decided(sample, first, arguments, votes)
 
     # --- the votes ----------------------------------------------------------------------------------
@@ -147,14 +147,13 @@ class Committee:
     def _ballot(self, member: Member, said: tuple[str, ...] = ()) -> Ballot:
         return Ballot(member, self.criteria or FAITHFULNESS, said)
 
-    async def _votes(
-        self, sample: Sample, engine: Engine, members: Sequence[Member], said: tuple[str, ...]
-    ) -> dict[str, Outcome]:
+    async def _votes(self, sample: Sample, engine: Engine, said: tuple[str, ...] = ()) -> dict[str, Outcome]:
         """Return each member's vote by name; an error becomes that member's failure."""
         asked = [
-            member_outcome(self._ballot(each, said), sample, in_role(engine, each.engine)) for each in members
+            member_outcome(self._ballot(each, said), sample, in_role(engine, each.engine))
+            for each in self.members
         ]
-        return dict(zip((each.name for each in members), await gather_or_cancel(asked), strict=True))
+        return dict(zip((each.name for each in self.members), await gather_or_cancel(asked), strict=True))
 
     async def _arguments(self, sample: Sample, engine: Engine) -> dict[str, str]:
         """Return the members' arguments by name, without members that failed to give one."""
@@ -264,11 +263,10 @@ def _share(found: LabelProbabilities) -> float:
 
 
 def _said(vote: Outcome) -> str:
-    return (
-        vote.label
-        if isinstance(vote, Verdict)
-        else f"{'failed' if isinstance(vote, Failure) else 'abstained'}"
-    )
+    """Return the label of a vote, or why there is none."""
+    if isinstance(vote, Verdict):
+        return vote.label
+    return f"{'failed' if isinstance(vote, Failure) else 'abstained'}: {vote.message}"
 
 
 @cache

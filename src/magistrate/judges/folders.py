@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from magistrate._version import __version__
 from magistrate._yaml import Document
 from magistrate.errors import SpecError
+from magistrate.metrics.classification import Estimate
 
 LARGEST = 20_000_000  # bytes of a folder's main file
 CARD = "README.md"  # description for people
@@ -117,6 +118,17 @@ class EstimatePart(FilePart):
     low: float | None
     high: float | None
     undefined: str | None = None
+
+    @classmethod
+    def of(cls, each: Estimate) -> EstimatePart:
+        """Return an estimate as files hold it, with six significant digits."""
+
+        def short(value: float | None) -> float | None:
+            return None if value is None else float(f"{value:.6g}")
+
+        return cls(
+            value=short(each.value), low=short(each.low), high=short(each.high), undefined=each.undefined
+        )
 
 
 def read_trained(

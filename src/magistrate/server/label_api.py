@@ -20,7 +20,7 @@ from magistrate.labels.files import rows_to_write
 from magistrate.labels.tasks import LabelTask, next_task
 from magistrate.labels.tools import Form
 from magistrate.server.label_items import MEANWHILE
-from magistrate.server.labels import Annotators
+from magistrate.server.labels import MOST_NUMBER, Annotators
 from magistrate.server.responses import answering_with, error_responses, json_response
 from magistrate.server.state import RequestStore
 from magistrate.store.labels import (
@@ -36,7 +36,7 @@ from magistrate.store.labels import (
 from magistrate.types import Span
 
 MOST_PASSED = 50
-LARGEST = 2**31 - 1
+LARGEST = MOST_NUMBER - 1
 
 api = APIRouter(tags=["labelling"])
 Number = Annotated[int, Path(ge=1, le=LARGEST)]
@@ -181,7 +181,7 @@ def submit(request: Request, name: str, number: Number, body: ToLabel, store: Re
         seconds=body.seconds,
     )
     now = datetime.now(UTC)
-    store.labels.item(found.name, number - 1)
+    store.labels.item(found.name, number - 1)  # 404 without such an item, before an answer is checked
     with answering_with(InputError, 422):
         stored = store.labels.add(found.name, number - 1, who, answer, revision=body.revision, now=now)
     if stored is None:

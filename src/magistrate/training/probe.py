@@ -266,14 +266,7 @@ def _short(values: NDArray[np.float64]) -> list[float]:
 
 
 def _figure(figures: Classification, name: str) -> EstimatePart:
-    each = figures.metrics[name]
-
-    def short(value: float | None) -> float | None:
-        return None if value is None else float(f"{value:.6g}")
-
-    return EstimatePart(
-        value=short(each.value), low=short(each.low), high=short(each.high), undefined=each.undefined
-    )
+    return EstimatePart.of(figures.metrics[name])
 
 
 def card_of(made: ProbeFile) -> str:

@@ -212,7 +212,10 @@ class Phoenix:
             numbers = [self._number(each.get("id")) for each in rows]
             if not newest:
                 newest = max(numbers, default=0)
-                known = known if newest >= known else 0  # the database was recreated
+                if since is not None:  # rows below the cursor may all be older
+                    newest = max(newest, known)
+                elif newest < known:  # the database was recreated
+                    known = 0
             spans, unread = _spans_of_rows(rows)
             following = answer.get("next_cursor")
             is_last = not following or not rows or min(numbers) <= known - MARGIN
