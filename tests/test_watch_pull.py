@@ -57,7 +57,13 @@ class PhoenixStandin(Tracker):
 
     def answer(self, path: str, query: dict[str, list[str]], body: Any) -> Any:
         assert (path, body) == ("/v1/projects/a%20shop/spans", None)
-        numbers = sorted(self.rows, reverse=True)
+        begin = datetime.fromisoformat(
+            query["start_time"][0] if "start_time" in query else "0001-01-01T00:00Z"
+        )
+        numbers = sorted(
+            (n for n, each in self.rows.items() if datetime.fromisoformat(each["start_time"]) >= begin),
+            reverse=True,
+        )
         if "cursor" in query:
             numbers = [each for each in numbers if each <= self.number_of(query["cursor"][0])]
         page, rest = numbers[: int(query["limit"][0])], numbers[int(query["limit"][0]) :]
@@ -193,8 +199,8 @@ def row(number: int, output: str = RIGHT) -> list[dict[str, Any]]:
     ]
 
 
-def pulled(store: Store, source: Source) -> Pulled:
-    return _async.run(pull(store, source, clock=lambda: NOON))
+def pulled(store: Store, source: Source, since: datetime | None = None) -> Pulled:
+    return _async.run(pull(store, source, clock=lambda: NOON, since=since))
 
 
 def traces_of(store: Store) -> dict[str, int]:
@@ -240,6 +246,11 @@ def test_rows_of_phoenix_are_read_once_and_none_is_lost(small: None, place: str)
         assert pulled(store, source).changed == 4
         assert len(tracker.asked) - asked == 3, "no further down than the margin"
         assert pulled(store, source).changed == 0
+
+        tracker.rows[1]["start_time"] = "2026-11-21T13:30:00+00:00"
+        found = pulled(store, source, NOON + timedelta(hours=1))
+        assert (found.spans, found.changed) == (1, 1), "what began before was not asked for"
+        assert store.sources.cursor(source.name) == {"row": 14}, "it is where it was"
 
         tracker.rows.clear()  # it begins anew
         tracker.add(*row(8), {**row(9)[0], "context": {"span_id": "b" * 16}})
