@@ -328,6 +328,10 @@ def test_the_command_pulls_with_a_key_of_the_environment_and_rules_judge(
         assert (done.code, json.loads(done.out)["changed"]) == (0, 4), done.err
         assert tracker.asked[0][3] == "Bearer very-secret-key"
         assert "4 spans read, 0 of them new" in call(*words[:-1]).out
+        monkeypatch.setenv("PHOENIX_AUTHORIZATION", "Bearer very-secret\nkey")
+        done = call(*words, "Authorization=PHOENIX_AUTHORIZATION")
+        assert done.code == 3 and "a header is invalid" in done.err and "very-secret" not in done.err
+        monkeypatch.setenv("PHOENIX_AUTHORIZATION", "Bearer very-secret-key")
         tracker.says = [LOCKED]
         done = call(*words, "Authorization=PHOENIX_AUTHORIZATION")
         assert done.code == 3 and "401: not you" in done.err and "very-secret" not in done.err

@@ -84,10 +84,10 @@ def _of_run(
 def matches_of(
     own: Judged, sides: Mapping[str, str], question: str | None = None
 ) -> tuple[list[Match], Counter[str]]:
-    """The comparisons that a judge made in a run, and how many are left out, by the reason.
+    """Return a judge's comparisons in a run, and the number of samples left out by reason.
 
-    `sides` say where in a sample's metadata the names stand of those who wrote `first` and `second`. Raises
-    `SpecError` where the judge compares nothing.
+    `sides` maps `first` and `second` to the metadata paths of the two candidates' names. Raises `SpecError`
+    for a judge that compares nothing.
     """
     matches, left_out = list[Match](), Counter[str]()
     for sample in own.samples.values():

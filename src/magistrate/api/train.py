@@ -437,7 +437,7 @@ def stacked(
     left_out: Mapping[str, int],
     base_rate: float = EVEN,
 ) -> Stacked:
-    """What was fitted to the samples `used` of each set, with the file that says so."""
+    """Return the stack fitted to the samples `used` of each set, with the file that describes it."""
     file, folders = _described(fitted, parts, found, used, base_rate)
     return Stacked(fitted, file, left_out, folders)
 

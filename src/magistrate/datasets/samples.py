@@ -257,7 +257,7 @@ def _missing(value: Any, cells: bool) -> bool:
 
 
 def at_path(row: Mapping[str, Any], path: str, option: str = "--map") -> Any:
-    """The value at a column name or dotted path; RowError where there is none, which `option` asked for."""
+    """Return the value at a column name or dotted path. Raises `RowError` that names `option` if absent."""
     if path in row:
         return row[path]
     value: Any = row
@@ -272,7 +272,7 @@ def at_path(row: Mapping[str, Any], path: str, option: str = "--map") -> Any:
 
 
 def without_path(row: dict[str, Any], path: str) -> dict[str, Any]:
-    """`row` without what stands at `path`, and without objects that this leaves empty."""
+    """Return `row` without the value at `path`, and without objects that become empty."""
     head, _, tail = path.partition(".")
     if path in row or not tail:
         return {name: value for name, value in row.items() if name != path}
@@ -284,7 +284,7 @@ def without_path(row: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def opened_cell(field: str, cell: Any) -> Any:
-    """A cell's value, where it holds a list or object as JSON or as Python prints it."""
+    """Return a cell's value, parsed if it is a list or object written as JSON or by Python's print."""
     text = cell.strip() if isinstance(cell, str) else ""
     if field not in JSON_FIELDS or text[:1] + text[-1:] not in ("[]", "{}"):
         return cell
@@ -356,7 +356,7 @@ def _says_more(part: str, value: Any) -> bool:
 
 
 def columns_of(row: Mapping[str, Any]) -> str:
-    """The names of a row's columns, for an error to list."""
+    """Return the names of a row's columns, for an error message."""
     names = [plain(str(name), 40) for name in list(row)[:15]]
     more = f" and {len(row) - 15} more" if len(row) > 15 else ""
     return f"columns: {', '.join(names) or 'none'}{more}"

@@ -318,7 +318,7 @@ def _one_class(c: Confusion) -> str | None:
 
 
 def proportion(hits: int, n: int, undefined: str) -> Estimate:
-    """`hits / n` with Wilson's interval; without a value, for the reason `undefined`, where n is 0."""
+    """Return `hits / n` with Wilson's interval; for n = 0 no value, with the reason `undefined`."""
     return Estimate(hits / n, *wilson_interval(hits / n, n)) if n else Estimate.none(undefined)
 
 

@@ -71,7 +71,7 @@ def _candidates(report: Ranking) -> Table:
 
 
 def points(rating: Estimate) -> str:
-    """A rating with its interval, in words."""
+    """Format a rating with its interval."""
     if rating.value is None:
         return "-"
     if rating.low is None or rating.high is None:

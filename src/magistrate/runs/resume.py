@@ -29,7 +29,7 @@ def objects_of(record: RunRecord) -> Sequence[str]:
 
 
 def imported_of(record: RunRecord) -> Mapping[str, Mapping[str, Any]]:
-    """By judge, where the verdicts of judges came from that were asked elsewhere."""
+    """Return the origin of imported verdicts, by judge."""
     found: Mapping[str, Mapping[str, Any]] = record.settings.get(IMPORTED, {})
     return found
 
@@ -44,7 +44,7 @@ def spec_of(record: RunRecord) -> RunSpec:
 
 
 def stored_spec(record: RunRecord) -> RunSpec:
-    """The specification stored with a run; parts that came as Python objects have stand-ins in it."""
+    """Return the specification stored with a run. Python objects have placeholders in it."""
     if SPEC not in record.settings and (imported := imported_of(record)):
         files = ", ".join(sorted({each["file"] for each in imported.values()}))
         raise SpecError(
@@ -83,7 +83,7 @@ def restore_plan(
 
 
 def check_unchanged(record: RunRecord, plan: RunPlan) -> None:
-    """Raise `SpecError` with the difference, if the judges or the model of a run are not what they were."""
+    """Raise `SpecError` with the difference if the judges or the model of a run have changed."""
     elsewhere = imported_of(record)
     asked = {judge: recipe for judge, recipe in record.recipes.items() if judge not in elsewhere}
     found = [
@@ -118,7 +118,7 @@ def remaining_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
 
 
 def failed_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
-    """The failures of a run, to be judged again, and nothing else."""
+    """Return the work list of a run's failures. Imported judges cannot be asked again."""
     elsewhere = imported_of(record)
     failed = {pair for pair in store.failed(record.id) if pair[1] not in elsewhere}
     ids = {sample_id for sample_id, _ in failed}

@@ -243,7 +243,7 @@ class OutcomeLists:
         return self._connection.scalar(select(run_samples.c.position).where(*mine))
 
     def positions(self, run_id: str) -> dict[str, int]:
-        """Where in the run each sample is, by its id; numbers are missing where samples were deleted."""
+        """Return each sample's position in the run, by id. Deleted samples leave gaps in the numbers."""
         asked = select(run_samples.c.sample_id, run_samples.c.position)
         rows = self._connection.execute(asked.where(run_samples.c.run_id == run_id))
         return {row.sample_id: row.position for row in rows}

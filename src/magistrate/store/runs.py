@@ -225,7 +225,7 @@ def add_judge(
     scoring: Scoring,
     settings: Mapping[str, Any],
 ) -> None:
-    """The run has one more judge; `settings` are added to those it has."""
+    """Add a judge to a run, and `settings` to the run's settings."""
     lock_run(connection, run_id)
     columns = (runs.c.recipes, runs.c.scoring, runs.c.settings)
     row = connection.execute(select(*columns).where(runs.c.id == run_id)).one()

@@ -1,4 +1,4 @@
-"""How far other servers were read, from which spans are pulled."""
+"""Stores the cursors of `watch pull`: how far each other server was read."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Transaction = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The cursors of sources by their name, reached as `store.sources`."""
+    """The cursors of sources by name, available as `store.sources`."""
 
     _writing: Transaction
     _reading: Transaction
 
     def cursor(self, name: str) -> Mapping[str, Any] | None:
-        """How far a source was read; None where it never was."""
+        """Return the cursor of a source; None if it was never read."""
         with self._reading() as connection:
             body = connection.scalar(select(sources.c.cursor).where(sources.c.name == name))
         return None if body is None else loads(body)
 
     def keep(self, name: str, cursor: Mapping[str, Any], now: datetime) -> None:
-        """Note how far a source was read, once what was read is stored; committed when this returns."""
+        """Store the cursor of a source, after its spans were stored. Committed when this returns."""
         with self._writing() as connection:
             row = {"name": name, "cursor": dumps(dict(cursor)), "changed_at": now}
             adding = insert_or(connection, sources).values(row)

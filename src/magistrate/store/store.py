@@ -177,7 +177,7 @@ class Store(DatasetShelf):
 
     @property
     def sources(self) -> Sources:
-        """How far the servers were read from which spans are pulled."""
+        """The cursors of the servers that spans are pulled from."""
         return Sources(self._writing, self._reading)
 
     @property
@@ -414,9 +414,9 @@ class Store(DatasetShelf):
         outcomes_of_judge: Sequence[Outcome],
         settings: Mapping[str, Any],
     ) -> None:
-        """Add a judge that was asked elsewhere with all its outcomes and more settings: all of it or nothing.
+        """Add another tool's judge to a run, with all its outcomes and more settings, in one transaction.
 
-        Errors are those of `add_outcome`.
+        Raises the same errors as `add_outcome`.
         """
         with explained(self.shown):
             try:

@@ -401,7 +401,7 @@ class Traces:
             taken = select(func.count()).where(
                 decisions.c.rule == rule.name, decisions.c.state.in_(DUE), decisions.c.lease_until > now
             )
-            most = room(_hours(connection, rule.name, now), connection.scalar(taken) or 0)
+            most = room(_hours(connection, rule.name, now - _WEEK), connection.scalar(taken) or 0)
             if most < 1:
                 return []
             _note_lost(connection, rule, now)
@@ -573,7 +573,7 @@ class Traces:
     def hours(self, rule: str, now: datetime, since: datetime | None = None) -> list[Hour]:
         """Return a rule's cost per hour with any cost, of the last week or since `since`."""
         with self._reading() as connection:
-            return _hours(connection, rule, now if since is None else since + _WEEK)
+            return _hours(connection, rule, now - _WEEK if since is None else since)
 
 
 # --- spans --------------------------------------------------------------------------------------------
@@ -847,8 +847,8 @@ _WEEK = timedelta(days=7)
 _AMOUNTS = ("calls", "tokens", "dollars")
 
 
-def _hours(connection: Connection, rule: str, now: datetime) -> list[Hour]:
-    asked = select(spending).where(spending.c.rule == rule, spending.c.hour > now - _WEEK)
+def _hours(connection: Connection, rule: str, since: datetime) -> list[Hour]:
+    asked = select(spending).where(spending.c.rule == rule, spending.c.hour > since)
     return [
         Hour(
             at=row.hour,

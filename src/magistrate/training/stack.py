@@ -342,7 +342,6 @@ def fit(table: Table, *, positive: bool = False, folds: int = FOLDS, seed: int =
 
 
 def _held(table: Table, odds: Floats, near: Flags, places: Ints) -> Held:
-
     kept = places[near[places]]
     truth, scores = table.truth[kept], expit(odds[kept])
     both = 0 < truth.sum() < truth.size
@@ -362,7 +361,7 @@ def _held(table: Table, odds: Floats, near: Flags, places: Ints) -> Held:
 
 
 def _weighted(table: Table, scores: Floats) -> Mapping[str, Estimate]:
-    """`METRICS` of what was not drawn alike, each sample counting as many times as it stands for."""
+    """Return `METRICS` of a weighted sample: each row counts as often as the samples that it stands for."""
     counts = 1.0 if table.counts is None else table.counts
     figures = Figures(table.truth, scores >= EVEN, scores, METRICS)
     undefined = dict.fromkeys(METRICS, "these samples do not define it")

@@ -145,6 +145,10 @@ class Reader:
         except (OSError, HTTPException) as error:  # OSError covers URLError and time-outs
             reason = _logging.cleaned(str(getattr(error, "reason", None) or error))
             raise EngineError(f"{self.who} does not answer: {reason}") from None
+        except ValueError as error:  # an invalid host or header, which the error may quote
+            raise EngineRefused(
+                f"{self.who} cannot be asked: its name or a header is invalid ({type(error).__name__})"
+            ) from None
         if len(body) > MOST_BYTES:
             raise EngineRefused(f"{self.who} answered with more than {MOST_BYTES:,} bytes")
         try:

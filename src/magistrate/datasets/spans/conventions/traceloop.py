@@ -83,7 +83,7 @@ def _messages(attributes: Attributes, keys: tuple[str, ...], role: str) -> Found
 
 
 def _content(value: object) -> object:
-    """The parts of a message where its text is a list of them; other JSON is what was said."""
+    """Return the parts of a message if its text is a JSON list of parts; other JSON is plain text."""
     held = opened(value)
     are_parts = isinstance(held, list) and all(
         isinstance(each, Mapping) and (isinstance(each.get("type"), str) or list(each) == ["text"])
