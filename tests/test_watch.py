@@ -15,7 +15,8 @@ import pytest
 from magistrate import _async
 from magistrate.errors import EngineBusy, EngineGone
 from magistrate.store import Store
-from magistrate.store.traces import Change, Leased, Traces
+from magistrate.store.decisions import Change, Leased
+from magistrate.store.traces import Traces
 from magistrate.types import Outcome, Sample
 from magistrate.watch.worker import Watcher
 from watched import NOON, Clock, Obedient, answer, rules, watcher

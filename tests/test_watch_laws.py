@@ -23,8 +23,8 @@ from sqlalchemy import func, select
 from magistrate import _async
 from magistrate.errors import EngineBusy, EngineGone
 from magistrate.store import Store
+from magistrate.store.decisions import UNDECIDED
 from magistrate.store.schema import targets
-from magistrate.store.traces import UNDECIDED
 from magistrate.types import Abstention, Sample
 from magistrate.watch.worker import Watcher
 from postgres import Server

@@ -23,7 +23,7 @@ from typing import Any
 
 from examples.watch import model
 from magistrate.store import Store
-from magistrate.store.traces import SUPERSEDED
+from magistrate.store.decisions import SUPERSEDED
 from magistrate.types import HALLUCINATED, Verdict
 
 HERE = Path(__file__).parent

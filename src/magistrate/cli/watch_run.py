@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from magistrate.datasets.spans.span import Span
     from magistrate.report.estimate import Estimate
     from magistrate.store import Store
+    from magistrate.store.decisions import TargetRecord
     from magistrate.store.outbox import Queue
-    from magistrate.store.traces import TargetRecord
     from magistrate.watch.rules import Rule, RuleFile
 
 RUN = (

@@ -24,7 +24,6 @@ from magistrate.server.figures import (
     FlagPart,
     JudgeReader,
     RunQuery,
-    SlicesView,
     ThresholdPart,
     detail_of,
 )
@@ -37,6 +36,7 @@ from magistrate.server.responses import (
     run_address,
     sample_address,
 )
+from magistrate.server.slices import SlicesView
 from magistrate.server.state import RequestStore, RunCache, run_cache_of
 from magistrate.store import RunRecord, Snapshot, Store
 from magistrate.store.figures import RunLine

@@ -41,7 +41,7 @@ from magistrate.server.state import RequestStore
 from magistrate.server.watch import STAGES, STATES, WORDS
 from magistrate.store import Snapshot, Store
 from magistrate.store.datasets import DatasetVersion
-from magistrate.store.traces import SUPERSEDED, Decision
+from magistrate.store.decisions import SUPERSEDED, Decision
 from magistrate.store.watch_figures import (
     MOST_LOOKED,
     AnswerFilter,

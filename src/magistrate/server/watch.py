@@ -20,7 +20,7 @@ from magistrate.report.formatting import decimal, interval
 from magistrate.server.responses import error_responses, json_response, link, page, query_of
 from magistrate.server.state import Finished, JobQueue, Pending, RequestStore, StorePool, jobs_of, stores_of
 from magistrate.store import Snapshot, Store
-from magistrate.store.traces import DUE, SUPERSEDED
+from magistrate.store.decisions import DUE, SUPERSEDED
 from magistrate.store.watch_figures import Bucket, Queue, TraceCounts, WatchedRule
 from magistrate.types import HALLUCINATED
 from magistrate.watch.rates import OUTSIDE, UNDRAWN, Rate, rates

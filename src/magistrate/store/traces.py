@@ -11,7 +11,7 @@ applications stay in the spans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
@@ -20,7 +20,6 @@ from itertools import islice
 from typing import Any
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Row,
     and_,
@@ -34,35 +33,51 @@ from sqlalchemy import (
     update,
 )
 
-import magistrate.store.outcomes as outcome_rows
-import magistrate.store.runs as runs
 from magistrate.datasets.spans.span import Span
 from magistrate.datasets.spans.targets import Target
 from magistrate.store import outbox
 from magistrate.store.codec import dumps, loads, sample_body, sample_from
+from magistrate.store.decisions import (
+    DUE,
+    SUPERSEDED,
+    UNDECIDED,
+    WEEK,
+    Change,
+    Decide,
+    Decision,
+    Hour,
+    Leased,
+    RuleRecord,
+    Spent,
+    TargetRecord,
+    add_decisions,
+    add_spending,
+    decide_again,
+    decision_from,
+    due_of,
+    hours_of,
+    keep_outcome,
+    key_of,
+    leased_from,
+    note_lost,
+    of_rule,
+    outdate,
+    rule_from,
+    supersede,
+)
 from magistrate.store.schema import (
     Instant,
     decisions,
     insert_missing,
     insert_or,
-    outcomes,
     rules,
-    run_samples,
     spans,
-    spending,
     targets,
     traces,
 )
 from magistrate.types import Outcome, Sample
 
 SPANS_AT_ONCE = 200
-MOST_LOST = 3
-SUPERSEDED = "superseded"
-DUE = ("queued", "retrying", "budget_deferred")
-"""The states of what is to be judged as soon as it is due."""
-UNASKED = ("waiting", "filtered", "sampled_out", "no_output", "no_context", "loop", "queued")
-"""The states in which no judge was asked, so that they may be decided anew."""
-UNDECIDED = ("waiting", *DUE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,134 +96,6 @@ class Unread:
     known: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetRecord:
-    """A part of a trace that can be judged. `sample` is None if a part of it is `missing`.
-
-    `content` is a hash of what a judge reads, and `revision` increases when it changes. `seen_at` is when
-    the target was first extracted.
-    """
-
-    id: str
-    trace_id: str
-    span_id: str
-    kind: str
-    name: str
-    revision: int
-    seen_at: datetime
-    content: str | None
-    missing: str | None
-    why: str
-    sample: Sample | None
-    taken: Mapping[str, Any]
-    attributes: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """A rule's decision on a target before any judge is called."""
-
-    rule: str
-    version: int
-    state: str
-    reason: str = ""
-    inclusion: float | None = None
-    due_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleRecord:
-    """One version of a rule, which decides on targets seen from `since` on."""
-
-    name: str
-    version: int
-    digest: str
-    spec: Mapping[str, Any]
-    since: datetime
-    run_id: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """A rule's decision on one revision of a target.
-
-    `inclusion` is the probability with which the rule samples such a target. `asked` holds each judge's
-    result in order, with the probability with which it was called. `calls`, `tokens` and `dollars` are sums
-    over all attempts; `dollars` is None if a price is unknown.
-    """
-
-    rule: str
-    version: int
-    target: str
-    revision: int
-    state: str
-    reason: str
-    inclusion: float | None
-    made_at: datetime
-    changed_at: datetime
-    due_at: datetime | None
-    attempts: int
-    calls: int
-    tokens: int
-    dollars: float | None
-    outcome_id: int | None
-    asked: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leased(Decision):
-    """A decision that a worker has leased, with the sample to judge."""
-
-    lease: str
-    sample: Sample
-    trace_id: str
-    span_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """The cost of a rule in one hour, or of one target; `dollars` is None if a price is unknown."""
-
-    calls: int = 0
-    tokens: int = 0
-    dollars: float | None = 0.0
-
-    def __add__(self, other: Spent) -> Spent:
-        known = self.dollars is not None and other.dollars is not None
-        dollars = (self.dollars or 0.0) + (other.dollars or 0.0) if known else None
-        return Spent(calls=self.calls + other.calls, tokens=self.tokens + other.tokens, dollars=dollars)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hour:
-    """The cost of a rule in the hour that begins `at`, and the `most` spent on one target."""
-
-    at: datetime
-    spent: Spent
-    most: Spent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A change to a leased decision. It ends the lease unless `kept` is true.
-
-    `spent` is the cost since the last change, `so_far` the total cost in this lease. If an outcome is
-    stored with it, it is sent to the destinations `send_to`. `by` says whether a model or only code judged.
-    """
-
-    state: str
-    now: datetime
-    reason: str = ""
-    due_at: datetime | None = None
-    asked: Sequence[Mapping[str, Any]] = ()
-    kept: bool = False
-    spent: Spent = Spent()
-    so_far: Spent = Spent()
-    send_to: Sequence[str] = ()
-    by: str = "llm"
-
-
-Decide = Callable[[TargetRecord], Iterable[Draft]]
 Transaction = Callable[[], AbstractContextManager[Connection]]
 
 
@@ -296,7 +183,7 @@ class Traces:
             for row in known.values() if found is not None else ():
                 if not row.gone:
                     connection.execute(update(targets).where(targets.c.id == row.id).values(gone=1))
-                    _supersede(connection, row.id, "later spans show another answer in its place", now)
+                    supersede(connection, row.id, "later spans show another answer in its place", now)
             here = traces.c.id == unread.trace_id
             connection.execute(update(traces).where(here).values(read=unread.changed))
         return True
@@ -324,8 +211,8 @@ class Traces:
                 connection.execute(update(rules).where(*mine).values(since=begun))
             if since is not None:
                 early = select(targets.c.id).where(targets.c.seen_at >= since)
-                _outdate(connection, name, version, decisions.c.target.in_(early), now)
-            return _rule(connection.execute(newest).one())
+                outdate(connection, name, version, decisions.c.target.in_(early), now)
+            return rule_from(connection.execute(newest).one())
 
     def cover(self, rule: RuleRecord, kind: str, decide: Decide, now: datetime, limit: int) -> int:
         """Decide on at most `limit` targets without a decision of this rule, and return their number.
@@ -341,20 +228,20 @@ class Traces:
             targets.c.kind == kind, targets.c.gone == 0, targets.c.seen_at >= rule.since, ~live.exists()
         )
         with self._writing() as connection:
-            _outdate(connection, rule.name, rule.version, decisions.c.state.in_(UNDECIDED), now)
+            outdate(connection, rule.name, rule.version, decisions.c.state.in_(UNDECIDED), now)
             rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id).limit(limit)).all()
             for row in rows:
-                _add(connection, _target(row), decide, now)
+                add_decisions(connection, _target(row), decide, now)
             return len(rows)
 
     def wake(self, rule: RuleRecord, decide: Decide, now: datetime, limit: int) -> int:
         """Decide again on at most `limit` targets whose waiting time is over, and return their number."""
         asked = select(targets).join(decisions, decisions.c.target == targets.c.id)
-        asked = asked.where(*_of(rule), decisions.c.state == "waiting", decisions.c.due_at <= now)
+        asked = asked.where(*of_rule(rule), decisions.c.state == "waiting", decisions.c.due_at <= now)
         with self._writing() as connection:
             rows = connection.execute(asked.order_by(targets.c.id).limit(limit)).all()
             for row in rows:
-                _decide_anew(connection, _target(row), decide, now)
+                decide_again(connection, _target(row), decide, now)
             return len(rows)
 
     def undecided(self, rule: str, digest: str, kind: str, since: datetime) -> list[TargetRecord]:
@@ -401,19 +288,19 @@ class Traces:
             taken = select(func.count()).where(
                 decisions.c.rule == rule.name, decisions.c.state.in_(DUE), decisions.c.lease_until > now
             )
-            most = room(_hours(connection, rule.name, now - _WEEK), connection.scalar(taken) or 0)
+            most = room(hours_of(connection, rule.name, now - WEEK), connection.scalar(taken) or 0)
             if most < 1:
                 return []
-            _note_lost(connection, rule, now)
+            note_lost(connection, rule, now)
             order = decisions.c.made_at.desc() if newest_first else decisions.c.made_at
             asked = select(decisions, targets.c.trace_id, targets.c.span_id, targets.c.body).join(targets)
-            asked = asked.where(*_due(rule, now)).order_by(decisions.c.lost, order, decisions.c.target)
+            asked = asked.where(*due_of(rule, now)).order_by(decisions.c.lost, order, decisions.c.target)
             rows = connection.execute(asked.limit(most).with_for_update(skip_locked=True, of=decisions)).all()
             rows = [row for row in rows if not row.lost] or rows[:1]
             for row in rows:
                 held_by = {"lease": lease, "lease_until": until, "attempts": row.attempts + 1}
-                connection.execute(update(decisions).where(*_key(row)).values(held_by))
-        return [_leased(row, lease) for row in rows]
+                connection.execute(update(decisions).where(*key_of(row)).values(held_by))
+        return [leased_from(row, lease) for row in rows]
 
     def renew(self, lease: str, until: datetime) -> None:
         """Extend a lease until `until`."""
@@ -428,10 +315,10 @@ class Traces:
         the decision, or because later spans superseded it. Then only the cost is stored.
         """
         with self._writing() as connection:
-            mine = (*_key(leased), decisions.c.lease == leased.lease, decisions.c.state != SUPERSEDED)
+            mine = (*key_of(leased), decisions.c.lease == leased.lease, decisions.c.state != SUPERSEDED)
             held = select(decisions.c.dollars, decisions.c.asked).where(*mine).with_for_update()
             found = connection.execute(held).one_or_none()
-            _spend(connection, leased.rule, change)
+            add_spending(connection, leased.rule, change)
             if found is None:
                 return False
             spent = Spent(dollars=found.dollars) + change.spent
@@ -450,7 +337,7 @@ class Traces:
                 if each["judge"] in kept:
                     each["outcome"] = kept[each["judge"]]
             if outcome is not None:
-                values["outcome_id"] = _keep(connection, outcome[0], leased.sample, outcome[1])
+                values["outcome_id"] = keep_outcome(connection, outcome[0], leased.sample, outcome[1])
                 for destination in change.send_to:
                     outbox.put(
                         connection,
@@ -474,7 +361,7 @@ class Traces:
         """Postpone the due decisions that nobody has leased until `until`, and return their number."""
         values = {"state": state, "reason": reason, "due_at": until, "changed_at": now}
         with self._writing() as connection:
-            return connection.execute(update(decisions).where(*_due(rule, now)).values(values)).rowcount
+            return connection.execute(update(decisions).where(*due_of(rule, now)).values(values)).rowcount
 
     def give_up(
         self,
@@ -494,13 +381,15 @@ class Traces:
         free = or_(decisions.c.lease_until.is_(None), decisions.c.lease_until <= now)
         at_it = (decisions.c.made_at == made_before) & (decisions.c.target < target_before)
         old = or_(decisions.c.made_at < made_before, at_it)
-        mine = (*_of(rule), decisions.c.state.in_(DUE), free, old)
+        mine = (*of_rule(rule), decisions.c.state.in_(DUE), free, old)
         with self._writing() as connection:
             return connection.execute(update(decisions).where(*mine).values(values)).rowcount
 
     def nth_newest_due(self, rule: RuleRecord, n: int) -> tuple[datetime, str] | None:
         """Return the creation time and target of the n-th newest due decision; None if there are fewer."""
-        asked = select(decisions.c.made_at, decisions.c.target).where(*_of(rule), decisions.c.state.in_(DUE))
+        asked = select(decisions.c.made_at, decisions.c.target).where(
+            *of_rule(rule), decisions.c.state.in_(DUE)
+        )
         order = (decisions.c.made_at.desc(), decisions.c.target.desc())
         with self._reading() as connection:
             row = connection.execute(asked.order_by(*order).offset(n - 1).limit(1)).one_or_none()
@@ -521,7 +410,7 @@ class Traces:
         asked = select(rules).where(rules.c.name == name).order_by(rules.c.version.desc()).limit(1)
         with self._reading() as connection:
             row = connection.execute(asked).one_or_none()
-        return None if row is None else _rule(row)
+        return None if row is None else rule_from(row)
 
     def counts(self, rule: str, since: datetime | None = None) -> dict[str, int]:
         """Return the number of a rule's decisions per state, over all versions.
@@ -573,7 +462,7 @@ class Traces:
     def hours(self, rule: str, now: datetime, since: datetime | None = None) -> list[Hour]:
         """Return a rule's cost per hour with any cost, of the last week or since `since`."""
         with self._reading() as connection:
-            return _hours(connection, rule, now - _WEEK if since is None else since)
+            return hours_of(connection, rule, now - WEEK if since is None else since)
 
 
 # --- spans --------------------------------------------------------------------------------------------
@@ -682,194 +571,14 @@ def _take(
     """Store a target as now extracted, with the decisions on it."""
     if before is None:
         connection.execute(insert(targets).values(_row(fresh)))
-        _add(connection, fresh, decide, now)
+        add_decisions(connection, fresh, decide, now)
         return
     changed = before.gone or before.content != fresh.content
     fresh = replace(fresh, seen_at=before.seen_at, revision=before.revision + bool(changed))
     row = _row(fresh)
     connection.execute(update(targets).where(targets.c.id == fresh.id).values(row))
     if changed:
-        _supersede(connection, fresh.id, "later spans changed what is judged", now)
-        _add(connection, fresh, decide, now)
+        supersede(connection, fresh.id, "later spans changed what is judged", now)
+        add_decisions(connection, fresh, decide, now)
     else:
-        _decide_anew(connection, fresh, decide, now)
-
-
-# --- decisions ----------------------------------------------------------------------------------------
-
-
-def _add(connection: Connection, target: TargetRecord, decide: Decide, now: datetime) -> None:
-    """Store each rule's decision on a target, with earlier judges' results for the same content."""
-    for draft in decide(target):
-        said = select(decisions.c.asked, decisions.c.outcome_id).where(
-            decisions.c.rule == draft.rule,
-            decisions.c.version == draft.version,
-            decisions.c.target == target.id,
-            decisions.c.content == target.content,
-            decisions.c.asked != "[]",
-        )
-        earlier = connection.execute(said.order_by(decisions.c.revision.desc()).limit(1)).one_or_none()
-        row = {
-            **asdict(draft),
-            "target": target.id,
-            "revision": target.revision,
-            "content": target.content,
-            "made_at": now,
-            "changed_at": now,
-            "attempts": 0,
-            "calls": 0,
-            "tokens": 0,
-            "dollars": 0.0,
-            "outcome_id": None if earlier is None else earlier.outcome_id,
-            "asked": "[]" if earlier is None else earlier.asked,
-        }
-        connection.execute(insert_missing(connection, decisions).values(row))
-
-
-def _decide_anew(connection: Connection, target: TargetRecord, decide: Decide, now: datetime) -> None:
-    """Recompute the decisions on a target for which no judge was called yet."""
-    for draft in decide(target):
-        mine = (decisions.c.rule == draft.rule, decisions.c.version == draft.version)
-        unasked = (decisions.c.state.in_(UNASKED), decisions.c.attempts == 0)
-        values = {
-            "state": draft.state,
-            "reason": draft.reason,
-            "inclusion": draft.inclusion,
-            "due_at": draft.due_at,
-            "changed_at": now,
-        }
-        changing = update(decisions).where(*mine, decisions.c.target == target.id, *unasked)
-        connection.execute(changing.values(values))
-
-
-def _supersede(connection: Connection, target: str, reason: str, now: datetime) -> None:
-    _end_all(connection, decisions.c.target == target, reason, now)
-
-
-def _outdate(
-    connection: Connection, name: str, version: int, which: ColumnElement[bool], now: datetime
-) -> None:
-    """Supersede the decisions of earlier versions of a rule that match `which`."""
-    earlier = (decisions.c.rule == name) & (decisions.c.version < version)
-    _end_all(connection, earlier & which, f"version {version} of the rule decides", now)
-
-
-def _end_all(connection: Connection, which: ColumnElement[bool], reason: str, now: datetime) -> None:
-    values = {"state": SUPERSEDED, "reason": reason, "due_at": None, "changed_at": now}
-    values |= {"lease": None, "lease_until": None}
-    connection.execute(update(decisions).where(which, decisions.c.state != SUPERSEDED).values(values))
-
-
-def _of(rule: RuleRecord) -> tuple[ColumnElement[bool], ...]:
-    return (decisions.c.rule == rule.name, decisions.c.version == rule.version)
-
-
-def _due(rule: RuleRecord, now: datetime) -> tuple[ColumnElement[bool], ...]:
-    free = or_(decisions.c.lease_until.is_(None), decisions.c.lease_until <= now)
-    return (*_of(rule), decisions.c.state.in_(DUE), decisions.c.due_at <= now, free)
-
-
-def _note_lost(connection: Connection, rule: RuleRecord, now: datetime) -> None:
-    """Clear expired leases, and fail decisions that lost too many workers."""
-    over = (*_of(rule), decisions.c.state.in_(DUE), decisions.c.lease_until <= now)
-    values = {"lost": decisions.c.lost + 1, "lease": None, "lease_until": None}
-    if not connection.execute(update(decisions).where(*over).values(values)).rowcount:
-        return
-    ended = (*_of(rule), decisions.c.state.in_(DUE), decisions.c.lost >= MOST_LOST)
-    reason = f"{MOST_LOST} workers ended while they judged it"
-    failed = {"state": "failed", "reason": reason, "due_at": None, "changed_at": now}
-    connection.execute(update(decisions).where(*ended).values(failed))
-
-
-def _key(row: Row[Any] | Decision) -> tuple[ColumnElement[bool], ...]:
-    return tuple(
-        decisions.c[name] == getattr(row, name) for name in ("rule", "version", "target", "revision")
-    )
-
-
-_DECISION = (
-    *("rule", "version", "target", "revision", "state", "reason", "inclusion", "made_at", "changed_at"),
-    *("due_at", "attempts", "calls", "tokens", "dollars", "outcome_id"),
-)
-
-
-def decision_from(row: Row[Any]) -> Decision:
-    """Return the decision in a table row."""
-    return Decision(**{name: getattr(row, name) for name in _DECISION}, asked=loads(row.asked))
-
-
-def _leased(row: Row[Any], lease: str) -> Leased:
-    known = {name: getattr(row, name) for name in _DECISION} | {"attempts": row.attempts + 1}
-    return Leased(
-        **known,
-        asked=loads(row.asked),
-        lease=lease,
-        sample=sample_from(*loads(row.body)["sample"]),
-        trace_id=row.trace_id,
-        span_id=row.span_id,
-    )
-
-
-def _rule(row: Row[Any]) -> RuleRecord:
-    return RuleRecord(
-        name=row.name,
-        version=row.version,
-        digest=row.digest,
-        spec=loads(row.spec),
-        since=row.since,
-        run_id=row.run_id,
-    )
-
-
-def _keep(connection: Connection, run_id: str, sample: Sample, outcome: Outcome) -> int:
-    """Store an outcome in a run, replacing an earlier failure, and its sample if the run lacks it."""
-    runs.lock_run(connection, run_id)
-    if not runs.has_sample(connection, run_id, sample.id):
-        runs.append_samples(connection, run_id, [(sample.id, sample.label, sample_body(sample))])
-    row = outcome_rows.prepared(outcome)
-    outcome_rows.replace_failures(connection, run_id, [row])
-    outcome_rows.insert_outcomes(connection, run_id, [row])
-    asked = (
-        select(outcomes.c.id)
-        .join(run_samples)
-        .where(
-            outcomes.c.run_id == run_id,
-            run_samples.c.sample_id == sample.id,
-            outcomes.c.judge == outcome.judge,
-        )
-    )
-    return int(connection.execute(asked).scalar_one())
-
-
-# --- spending -----------------------------------------------------------------------------------------
-
-_WEEK = timedelta(days=7)
-_AMOUNTS = ("calls", "tokens", "dollars")
-
-
-def _hours(connection: Connection, rule: str, since: datetime) -> list[Hour]:
-    asked = select(spending).where(spending.c.rule == rule, spending.c.hour > since)
-    return [
-        Hour(
-            at=row.hour,
-            spent=Spent(**{name: getattr(row, name) for name in _AMOUNTS}),
-            most=Spent(**{name: getattr(row, f"most_{name}") for name in _AMOUNTS}),
-        )
-        for row in connection.execute(asked.order_by(spending.c.hour))
-    ]
-
-
-def _spend(connection: Connection, rule: str, change: Change) -> None:
-    spent, so_far = (
-        {name: getattr(each, name) or 0 for name in _AMOUNTS} for each in (change.spent, change.so_far)
-    )
-    hour = change.now.replace(minute=0, second=0, microsecond=0)
-    row = {"rule": rule, "hour": hour, "targets": int(not change.kept), **spent}
-    row |= {f"most_{name}": amount for name, amount in so_far.items()}
-    adding = insert_or(connection, spending).values(row)
-    sums = {name: spending.c[name] + adding.excluded[name] for name in ("targets", *_AMOUNTS)}
-    most = {
-        name: case((spending.c[name] > adding.excluded[name], spending.c[name]), else_=adding.excluded[name])
-        for name in (f"most_{each}" for each in _AMOUNTS)
-    }
-    connection.execute(adding.on_conflict_do_update(index_elements=["rule", "hour"], set_=sums | most))
+        decide_again(connection, fresh, decide, now)

@@ -27,8 +27,8 @@ from sqlalchemy import (
 )
 
 from magistrate.store.codec import loads, sample_from
+from magistrate.store.decisions import DUE, SUPERSEDED, Decision, decision_from
 from magistrate.store.schema import decisions, outcomes, rules, run_samples, spans, targets, traces
-from magistrate.store.traces import DUE, SUPERSEDED, Decision, decision_from
 from magistrate.types import Sample
 
 Bucket = Literal["hour", "day"]

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, func, select, update
 
 from magistrate.store import outbox
 from magistrate.store.codec import dumps, loads
+from magistrate.store.decisions import DUE, SUPERSEDED, RuleRecord
 from magistrate.store.schema import alerts, decisions, insert_missing, rules, targets
-from magistrate.store.traces import DUE, SUPERSEDED, RuleRecord
 
 Transaction = Callable[[], AbstractContextManager[Connection]]
 

@@ -18,7 +18,7 @@ from typing import Any
 from magistrate import _logging
 from magistrate._text import decimal
 from magistrate.store import Store
-from magistrate.store.traces import Hour, RuleRecord
+from magistrate.store.decisions import Hour, RuleRecord
 from magistrate.watch.alert_rules import AlertPart, Bound, SinkPart
 from magistrate.watch.delivery import LEASE, Pause
 from magistrate.watch.rates import rate_of

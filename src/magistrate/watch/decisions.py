@@ -34,7 +34,7 @@ from magistrate._text import shorten_inside
 from magistrate.judges.base import JudgeInfo
 from magistrate.judges.cascade import PASSED_ON
 from magistrate.runs.execute import engine_failed
-from magistrate.store.traces import Draft, Hour, Spent, TargetRecord
+from magistrate.store.decisions import Draft, Hour, Spent, TargetRecord
 from magistrate.types import Abstention, Failure, Outcome, Usage, Verdict
 from magistrate.watch.results import SERVICE
 from magistrate.watch.rules import ENVIRONMENT, BudgetPart, Rule

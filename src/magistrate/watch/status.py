@@ -15,8 +15,8 @@ from magistrate.errors import SpecError
 from magistrate.metrics.classification import Estimate, fields_of
 from magistrate.metrics.prevalence import corrected_share
 from magistrate.store import Store
+from magistrate.store.decisions import SUPERSEDED, Hour, RuleRecord, Spent
 from magistrate.store.outbox import Queue
-from magistrate.store.traces import SUPERSEDED, Hour, RuleRecord, Spent
 from magistrate.store.watched import AlertRecord
 from magistrate.types import HALLUCINATED, Recipe
 from magistrate.watch.rates import Rate, answers_by, rate_of

@@ -21,18 +21,9 @@ from magistrate.runs.execute import Judged, stream
 from magistrate.runs.prepare import RunPlan, prepare_judges
 from magistrate.runs.resume import recipe_differences
 from magistrate.store import Store
+from magistrate.store.decisions import Change, Decide, Draft, Hour, Leased, RuleRecord, Spent, TargetRecord
 from magistrate.store.trace_deletion import WATCH_TAG
-from magistrate.store.traces import (
-    Change,
-    Decide,
-    Draft,
-    Hour,
-    Leased,
-    RuleRecord,
-    Spent,
-    TargetRecord,
-    Unread,
-)
+from magistrate.store.traces import Unread
 from magistrate.types import Failure, Outcome, Sample
 from magistrate.watch import decisions
 from magistrate.watch.events import with_events
