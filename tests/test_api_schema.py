@@ -141,7 +141,10 @@ def test_no_operation_is_left_out(api: Api) -> None:
 
 
 @pytest.mark.parametrize("examples", [8, pytest.param(60, marks=pytest.mark.full)])
-@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [pytest.param(*each, marks=pytest.mark.full if each[1] in RARE else ()) for each in OPERATIONS],
+)
 def test_an_operation_answers_as_it_says(api: Api, method: str, path: str, examples: int) -> None:
     found = set[int]()
     examples = max(examples, RARE.get(path, 0))

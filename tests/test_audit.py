@@ -539,6 +539,7 @@ def test_the_command_prints_one_page_writes_another_and_refuses_to_replace_it(
     assert gone.code == 3 and "of 35 judgements were made" in gone.err and "20 times in a row" in gone.err
 
 
+@pytest.mark.full
 def test_ctrl_c_says_what_was_done(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from magistrate import cli, ScriptedEngine\n"

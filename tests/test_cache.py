@@ -386,6 +386,7 @@ def test_counting_is_the_engines(cache: CallCache) -> None:
 SAMPLE = Sample("s", "It closes at six.", ("The museum closes at five.",), "When does it close?")
 
 
+@pytest.mark.full
 def test_a_verdict_from_the_cache_is_the_same_and_says_what_was_spent(
     engine: LocalEngine, cache: CallCache
 ) -> None:

@@ -344,6 +344,7 @@ DIALECTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("split", DIALECTS)
 def test_the_schema_suite_agrees(split: str) -> None:
     """Every text of every draft, optional ones too; of valid ones all prefixes."""

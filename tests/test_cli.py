@@ -473,6 +473,7 @@ def in_a_terminal(*words: str, **environment: str) -> str:
     return printed.decode()
 
 
+@pytest.mark.full
 def test_colour_is_for_terminals_and_can_be_refused(call: Call, run: magistrate.Run) -> None:
     assert "\x1b[1m" in in_a_terminal("show", "last")
     plain = in_a_terminal("show", "last", NO_COLOR="1")
@@ -508,6 +509,7 @@ def test_one_output_is_judged(model_folder: Path, call: Call) -> None:
 BAD = ["not json", '{"id": "x", "context": "c"}', '["a"]']
 
 
+@pytest.mark.full
 def test_a_file_with_bad_rows_is_judged_and_the_bad_ones_are_told(model_folder: Path, call: Call) -> None:
     good = [json.dumps({"answer": f"It is {i}.", "docs": "It is 1.", "label": "PASS"}) for i in range(4)]
     Path("mine.jsonl").write_text("\n".join([good[0], *BAD, *good[1:]]))

@@ -32,6 +32,7 @@ def scores(outcomes: Sequence[Outcome]) -> list[float]:
     return [outcome.score for outcome in outcomes if isinstance(outcome, Verdict)]
 
 
+@pytest.mark.full
 def test_permuted_contexts_change_every_probability(engine: Engine) -> None:
     samples = list(load("quickstart", limit=2 * N))[::2]
     shifted = [
@@ -42,6 +43,7 @@ def test_permuted_contexts_change_every_probability(engine: Engine) -> None:
     assert all(abs(a - b) > 1e-4 for a, b in zip(own, foreign, strict=True)), (own, foreign)
 
 
+@pytest.mark.full
 def test_the_same_sample_has_the_same_probability_to_the_last_bit(engine: Engine) -> None:
     samples = list(load("quickstart", limit=N))
     alone = [scores(judged([sample], engine))[0] for sample in samples]

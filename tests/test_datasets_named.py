@@ -325,6 +325,7 @@ def test_every_entry_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+@pytest.mark.full
 def test_the_real_dialogues_and_summaries_are_drawn_as_the_converters_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def asked(address: str, body: dict[str, Any], seconds: float = 60) -> dict[str, 
     return found
 
 
+@pytest.mark.full
 def test_sixteen_long_requests_hold_every_slot_no_longer_than_their_deadline(tmp_path: Path) -> None:
     body = {**LONG, "judge": "sentences:of=novelty", "deadline": 1}
     with served(an_app(tmp_path)) as address, ThreadPoolExecutor(16) as pool:

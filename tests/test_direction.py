@@ -142,6 +142,7 @@ TRAPS = (
 )
 
 
+@pytest.mark.full
 def test_the_direction_is_the_declared_one_whatever_the_verdicts_are(tmp_path: Path) -> None:
     """In the report, a file of it, a comparison and an export, and as JSON."""
     wrong = []

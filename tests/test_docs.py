@@ -245,13 +245,18 @@ CHECKS: dict[str, Callable[[str], bool]] = {
 }
 
 
+# Seconds of computing each, by the embedded model or over many samples.
+SLOW = {"rubric", "a dataset", "guard", "structured generation", "classifier", "prevalence", "stack"}
+
+
 def examples() -> list[Any]:
     """Every Python example of every page, in order, with its name and what the page says that it prints."""
     found = []
     for page in PAGES:
         for block in PYTHON.finditer(page.read_text(encoding="utf-8")):
             name, code, prints = block["name"], block["code"], block["prints"]
-            found.append(pytest.param(name, code, prints, id=f"{page.name}: {name}"))
+            marks = [pytest.mark.full] if name in SLOW else []
+            found.append(pytest.param(name, code, prints, id=f"{page.name}: {name}", marks=marks))
     return found
 
 

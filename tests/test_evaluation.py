@@ -389,6 +389,7 @@ def test_what_is_told_as_done_survives_a_kill(store: Path) -> None:
     assert report.latency_median is not None
 
 
+@pytest.mark.full
 def test_ctrl_c_stops_a_run_and_keeps_what_is_done(store: Path) -> None:
     done, process = stopped_by(signal.SIGINT, store)
     assert process.returncode == 0

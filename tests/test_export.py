@@ -155,6 +155,7 @@ def by_word(prompt: Any) -> dict[str, float]:
     return {"faithful": 1} if "true" in output else {"hallucinated": 1}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", INDEXES)
 @pytest.mark.parametrize("extra", [{}, {"id": ["i", "j", "k"]}, {"index": 5, "frame_index": 6}])
 def test_an_index_comes_out_as_it_went_in(

@@ -168,6 +168,7 @@ def test_every_fault_has_an_expected_end() -> None:
     assert set(EXPECTED) == set(FAULTS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "judges"), MATRIX)
 def test_a_fault_has_its_end_in_time_and_is_never_a_verdict(
     apart: pytest.MonkeyPatch, kind: str, judges: int

@@ -204,6 +204,7 @@ def test_a_cache_of_calls_is_opened_anew(tmp_path: Path) -> None:
     assert mine.usable and call_cache(tmp_path / "cache.db") is mine
 
 
+@pytest.mark.full
 def test_a_server_is_asked_over_connections_of_the_childs_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ JUDGES = (
     "rubric:wording=expert",
     "sentences",
 )
+DEAR = ("candidates:exhaustive=true", "rubric:free_stage=false", "rubric:wording=expert")  # seconds each
 TOKENIZED = ("faithfulness", "hallucination", "candidates", "rubric")
 PLACES: tuple[Place, ...] = get_args(Place)
 WHERE: tuple[Where, ...] = get_args(Where)
@@ -288,7 +289,9 @@ def test_the_clean_sample_takes_a_judge_through_all_its_steps(spec: str) -> None
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("spec", JUDGES)
+@pytest.mark.parametrize(
+    "spec", [pytest.param(each, marks=pytest.mark.full if each in DEAR else ()) for each in JUDGES]
+)
 def test_no_attack_changes_what_is_asked(spec: str, where: Where) -> None:
     expected = asked(spec)[0].asked
 

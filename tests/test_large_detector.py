@@ -178,6 +178,7 @@ def test_where_it_is_not_offered_that_is_said(
     assert call("models", "pull", "detector-large").code != 0 and not large.is_pulled()
 
 
+@pytest.mark.full
 def test_what_is_not_what_was_pinned_is_not_kept(offered: Path, home: Path, call: Call) -> None:
     (wheel,) = offered.glob("*part_002*")
     with zipfile.ZipFile(wheel) as held:

@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 LEDGER = Path(__file__).with_name("ledger.json")
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "ledger.py"
 
@@ -32,6 +34,7 @@ def test_every_text_of_the_parsing_suite_is_answered_rightly() -> None:
     assert set(answers) == {"valid", "invalid", "not UTF-8"} and sum(answers.values()) == 318
 
 
+@pytest.mark.full
 def test_the_ledger_is_what_this_code_does() -> None:
     """A regression fails here; so does an improvement, until benchmarks/ledger.py --write records it."""
     if not os.environ.get("MAGISTRATE_DATA_DIR"):

@@ -151,6 +151,7 @@ def test_equal_texts_have_equal_probabilities_however_they_are_asked_for(engine:
     asyncio.run(ask())
 
 
+@pytest.mark.full
 def test_a_text_longer_than_a_chunk_is_read_like_its_beginning(engine: LocalEngine) -> None:
     async def ask() -> None:
         text = " ".join(["so it is"] * 86)

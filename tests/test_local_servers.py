@@ -91,6 +91,7 @@ def test_the_concurrency_of_one_call_does_not_change_anothers(tmp_path: Path, fi
     assert 3 < slow.most["beta"] <= 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pages", [{"/props": LLAMA}, {}], ids=["two slots told", "nothing told"])
 def test_a_slow_server_gets_as_many_requests_as_it_has_slots_and_none_is_lost(
     pages: Mapping[str, Any], tmp_path: Path

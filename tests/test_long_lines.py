@@ -31,6 +31,7 @@ def long(begin: bytes, end: bytes) -> list[bytes]:
     return [begin, *[b"x" * (1 << 20)] * (SIZE >> 20), end]
 
 
+@pytest.mark.full
 def test_a_long_line_in_a_small_packed_file_is_a_row_that_cannot_be_read(tmp_path: Path) -> None:
     good = GOOD.encode()
     files = {

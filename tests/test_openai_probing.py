@@ -198,6 +198,7 @@ def kept() -> Any:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("statuses", [(500,), (503, 0, 502, 504, 429)], ids=["500", "others"])
 def test_what_breaks_once_is_asked_again_and_hides_nothing(statuses: tuple[int, ...], vllm: Standin) -> None:
     right, seen = engine(vllm).capabilities, kept()

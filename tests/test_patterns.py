@@ -128,6 +128,7 @@ def test_no_text_makes_a_pattern_search_for_ever(monkeypatch: pytest.MonkeyPatch
             made.parse(text if made.kind == "regex" else json.dumps(text))
 
 
+@pytest.mark.full
 def test_references_that_fan_out_come_to_an_end(tmp_path: Path) -> None:
     """Of 25 definitions, each naming the next one twice, somebody would check 33 million."""
     for keyword, last, text in (("allOf", "boolean", "true"), ("anyOf", "boolean", "3")):
@@ -147,6 +148,7 @@ def test_references_that_fan_out_come_to_an_end(tmp_path: Path) -> None:
     assert check('[1, true, "1", [1], {"a": [1]}]', {"uniqueItems": True}) == "valid"
 
 
+@pytest.mark.full
 def test_huge_numbers_lists_and_depths_in_schemas_are_bounded() -> None:
     code = """
 closed = {"type": "object", "additionalProperties": False}

@@ -102,6 +102,7 @@ def test_a_context_in_both_samples_is_one() -> None:
     assert shared.standard_error < apart.standard_error
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("n", "per", "rate"), [(80, 1, 0.4), (60, 1, 0.25), (120, 3, 0.4)])
 def test_the_interval_holds_the_truth_as_often_as_it_says(n: int, per: int, rate: float) -> None:
     random, held, narrower = np.random.default_rng(n), 0, 0
@@ -241,6 +242,7 @@ def test_labels_of_other_data_are_warned_of(call: Call) -> None:
         of_run("production", "lab", using="claims")  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_outputs_that_are_labelled_in_the_other_run_count_once_and_are_no_other_data(call: Call) -> None:
     bare = rows(400, seed=1, labelled=False)
     run(bare, "production")
@@ -281,6 +283,7 @@ def test_a_judge_without_error_is_not_trusted_blindly(call: Call) -> None:
     assert any("made no error on the 60" in remark for remark in of_run("lab").remarks)
 
 
+@pytest.mark.full
 def test_samples_of_one_context_count_together_in_a_run(home: Path) -> None:
     """Ten copies of each labelled output, all in its context, are worth no more than one of each."""
     few = rows(40, seed=1)

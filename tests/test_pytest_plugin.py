@@ -248,6 +248,7 @@ def test_failures_and_abstentions_are_not_green(suite: pytest.Pytester) -> None:
     done.stdout.fnmatch_lines(["*NoVerdict: faithfulness has no verdict: abstained (no_context)*"])
 
 
+@pytest.mark.full
 def test_judge_and_model_come_from_the_command_line_then_the_ini_file(suite: pytest.Pytester) -> None:
     suite.makeini("[pytest]\nmagistrate_judge = faithfulness:permute=true\nmagistrate_model = mine.gguf\n")
     suite.makeconftest(CONFTEST.replace("file.write(f", 'file.write(f"{args[0]} " + f'))

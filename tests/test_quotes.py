@@ -324,6 +324,7 @@ def test_where_nothing_can_be_quoted_only_what_needs_no_quote_is_written() -> No
         constraint(Finding).over(context=CONTEXT, output="")
 
 
+@pytest.mark.full
 def test_the_embedded_model_quotes_verbatim(engine: LocalEngine) -> None:
     """What it says about them is another matter; all are asked at once, each over texts of its own."""
     samples = list(load("quickstart"))[:6]

@@ -119,6 +119,7 @@ def test_an_unfinished_twin_is_resumed_if_asked_for(call: Call, slow: ScriptedEn
 SAME = ["--judge", "faithfulness"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "words", [[*SAME, "--new"], [*SAME, "--limit", "3"], ["--judge", "hallucination"], []]
 )

@@ -633,6 +633,7 @@ class _Bin(list[Prompt]):
         pass
 
 
+@pytest.mark.full
 def test_ten_thousand_samples_stream_through_little_memory() -> None:
     import gc
 

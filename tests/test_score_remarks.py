@@ -93,6 +93,7 @@ def test_a_threshold_that_is_the_problem_is_told_with_a_command_that_works(home:
     assert after.result.metrics["balanced_accuracy"].value > 0.85  # type: ignore[operator]
 
 
+@pytest.mark.full
 def test_it_is_not_told_where_it_is_not_the_problem(home: Path) -> None:
     cases = {
         "a good threshold": rows(200, 0.5),

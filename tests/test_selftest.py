@@ -72,6 +72,7 @@ def shuffled_heads(model: Any) -> None:
                 reader.replace_source_output(turned.output(0))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "config",
     [
@@ -84,6 +85,7 @@ def test_a_right_build_passes(config: dict[str, Any], model_folder: Path, known:
     assert problem(known, answered(model_folder, known, config, nothing)) is None
 
 
+@pytest.mark.full
 def test_without_quantized_activations_it_computes_what_transformers_does(
     model_folder: Path, known: SelfTest
 ) -> None:
@@ -91,6 +93,7 @@ def test_without_quantized_activations_it_computes_what_transformers_does(
     assert problem(strict, answered(model_folder, known, EXACT, nothing)) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("defect", [faster_rotations, shuffled_heads])
 def test_a_wrong_build_is_caught(defect: Callable[[Any], None], model_folder: Path, known: SelfTest) -> None:
     found = problem(known, answered(model_folder, known, EXACT, defect))

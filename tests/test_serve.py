@@ -236,6 +236,7 @@ def test_a_store_that_is_no_store_is_said_to_be_none_before_anybody_comes(call: 
     assert str(broken) in " ".join(done.err.split()).replace(" ", "")
 
 
+@pytest.mark.full
 def test_the_log_tells_requests_where_it_is_asked_for_without_what_was_searched(start: Start) -> None:
     server = start("--verbose")
     httpx.get(f"{server.url}healthz?q=secret-words&tag=a&lone-words")
@@ -332,6 +333,7 @@ def asked_slowly(server: Process, seconds: float) -> tuple[threading.Thread, lis
     return asking, answers
 
 
+@pytest.mark.full
 def test_a_request_under_way_is_answered_before_it_ends(start: Start) -> None:
     server = start(command=("-c", SLOW))
     asking, answers = asked_slowly(server, 1.5)
@@ -342,6 +344,7 @@ def test_a_request_under_way_is_answered_before_it_ends(start: Start) -> None:
     assert 1 < time.monotonic() - began < 5
 
 
+@pytest.mark.full
 def test_one_that_takes_too_long_is_given_up_and_the_program_ends_all_the_same(start: Start) -> None:
     server = start(command=("-c", SLOW))
     asking, answers = asked_slowly(server, 60)

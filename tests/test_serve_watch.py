@@ -69,6 +69,7 @@ def test_what_is_sent_is_judged_while_the_server_runs(tmp_path: Path) -> None:
         assert [each.label for each in store.outcomes(run.id) if isinstance(each, Verdict)] == [HALLUCINATED]
 
 
+@pytest.mark.full
 def test_verdicts_go_out_and_figures_are_among_the_metrics(tmp_path: Path) -> None:
     collector = Collector((503, {"retry-after": "1"}, b""), (200, {}, b"{}"))
     with listening(collector) as address:

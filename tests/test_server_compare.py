@@ -605,6 +605,7 @@ def test_any_word_can_be_asked_for(here: Store, word: str) -> None:
     assert find_sides(here, [word]).unknown
 
 
+@pytest.mark.full
 def test_hostile_names_stay_names(store: Store) -> None:
     """Every text is a judge, a run, an id, an output or a label once; all of it can be chosen and opened."""
     client = TestClient(create_app(Settings(store=store.place)))
@@ -662,6 +663,7 @@ def harmless(shown: Html) -> None:
     assert not {"\u202e", "\u2066", "\x1b", "\x00", "\u2028", "\x07"} & set(shown.words)
 
 
+@pytest.mark.full
 def test_hostile_words_in_the_address_stay_words(here: Store, client: TestClient) -> None:
     first, _ = two(here)
     for text in (each[:2000] for each in PAYLOADS):

@@ -467,6 +467,7 @@ def test_closing_stops_all_and_begins_nothing_more() -> None:
 # --- with the embedded model --------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_embedded_model_judges_eight_at_once_as_it_judges_one(
     tmp_path: Path, engine: LocalEngine
 ) -> None:

@@ -349,6 +349,7 @@ def test_the_sdk_sends_traces_and_logs(settings: Settings, packing: Compression)
     assert spans["answer"].end_ns is not None and spans["answer"].parent_id is None
 
 
+@pytest.mark.full
 def test_the_sdk_comes_again_after_503(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = routes.Ingest.store, []
 

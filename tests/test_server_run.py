@@ -173,6 +173,7 @@ FILTERS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("turned", [False, True])
 def test_every_outcome_that_fits_is_listed_once_in_order(store: Store, look: Look, turned: bool) -> None:
     run = mixed(store, turned=turned)

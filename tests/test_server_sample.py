@@ -360,6 +360,7 @@ def test_of_thousands_of_steps_some_are_shown_and_the_data_has_all(tmp_path: Pat
 # --- addresses -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_every_id_has_an_address(tmp_path: Path) -> None:
     samples = [replace(samples_of(1)[0], id=each, metadata={"n": n}) for n, each in enumerate(ODD_IDS)]
     run = stored(tmp_path, samples, [])

@@ -788,6 +788,7 @@ class Seen:
         await self._app(scope, receive, send)
 
 
+@pytest.mark.full
 def test_a_real_browser_without_https_signs_in_and_works_and_another_site_does_not() -> None:
     """There it sends no `Sec-Fetch-Site`, and `Origin` with forms only under the right referrer policy."""
     app, other = an_app(), FastAPI()

@@ -223,6 +223,7 @@ def test_whoever_follows_is_told_of_each_step_and_of_the_end(tmp_path: Path) -> 
         assert "event: done" in gone
 
 
+@pytest.mark.full
 def test_the_verdict_comes_into_the_open_page(tmp_path: Path, visit: Callable[..., Visit]) -> None:
     door = Door()
     with served(an_app(tmp_path, ScriptedEngine(two_steps(door)))) as site:
@@ -243,6 +244,7 @@ def test_the_verdict_comes_into_the_open_page(tmp_path: Path, visit: Callable[..
 # --- texts that attack --------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_no_text_becomes_part_of_the_page(client: TestClient) -> None:
     tags = (
         "<script",

@@ -314,6 +314,7 @@ def bare(n: int) -> list[Span]:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.alone
 @pytest.mark.parametrize("shape", [wide, deep, bare])
 def test_a_trace_of_10_000_spans_is_read_in_seconds(shape: Any) -> None:

@@ -143,6 +143,7 @@ def test_figures_of_a_left_out_family_are_those_of_a_stack_of_the_others() -> No
     assert held.figures["balanced_accuracy"].value == pytest.approx(expected)
 
 
+@pytest.mark.full
 def test_labels_of_a_family_do_not_move_its_own_figures_but_by_being_compared() -> None:
     some = table()
     own = fitted(some.take(some.families != "f1"))
@@ -152,6 +153,7 @@ def test_labels_of_a_family_do_not_move_its_own_figures_but_by_being_compared() 
     assert before is not None and after == pytest.approx(1 - before)
 
 
+@pytest.mark.full
 def test_remarks_say_what_a_reader_must_not_miss() -> None:
     told = "\n".join(fit(table(families=1)).remarks)
     assert "All data are of one family" in told and "no better than chance" not in told
@@ -258,6 +260,7 @@ def test_a_verdict_is_the_sum_of_its_contributions(stacked: Stacked) -> None:
     assert isinstance(good, Verdict) and good.label == "faithful" and good.claims == ()
 
 
+@pytest.mark.full
 def test_its_card_is_what_its_folder_says_for_people(stacked: Stacked) -> None:
     folder = stacked.save("made")
     card = registry.judge(f"stack:{folder}").card  # type: ignore[attr-defined]
@@ -281,6 +284,7 @@ def test_the_base_rate_moves_the_score_and_nothing_else(stacked: Stacked) -> Non
         registry.judge(f"stack:{folder},base_rate=1")
 
 
+@pytest.mark.full
 def test_the_same_data_make_the_same_bytes_and_another_file_is_another_judge(stacked: Stacked) -> None:
     folder = stacked.save("made")
     again = train_stack(
@@ -304,6 +308,7 @@ def test_a_judge_that_fails_or_abstains_makes_the_stack_do_so(stacked: Stacked) 
     assert isinstance(none, Abstention) and none.reason == "no_output"
 
 
+@pytest.mark.full
 def test_what_is_far_from_the_training_samples_is_not_judged(stacked: Stacked) -> None:
     folder = stacked.save("made")
     data = json.loads((folder / "stack.json").read_text())
@@ -330,6 +335,7 @@ def test_it_is_pinned_to_its_model_and_its_parts(stacked: Stacked) -> None:
         registry.judge(f"stack:{folder}")
 
 
+@pytest.mark.full
 def test_a_stack_of_signals_asks_no_model(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +348,7 @@ def test_a_stack_of_signals_asks_no_model(
     assert run.record.model == "none" and run.record.n_verdicts + 3 >= 150
 
 
+@pytest.mark.full
 def test_stored_runs_are_learnt_from_as_well(stacked: Stacked, home: Path) -> None:
     runs = [
         magistrate.evaluate(path, "faithfulness", model=engine(), progress=False, name=path)
@@ -388,6 +395,7 @@ def test_families_are_known_by_their_names() -> None:
 # --- folders that are none ------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -408,6 +416,7 @@ def test_a_damaged_folder_is_named_with_the_key(
         read_stack(folder)
 
 
+@pytest.mark.full
 def test_only_a_stack_is_ever_replaced(stacked: Stacked) -> None:
     stacked.save("made")
     with pytest.raises(SpecError, match="made is there already; to replace it: --force"):
@@ -431,6 +440,7 @@ def test_only_a_stack_is_ever_replaced(stacked: Stacked) -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_command_shows_what_it_made_and_writes_it(call: Call, home: Path) -> None:
     rows("one"), rows("two", seed=1)
     words = ("train", "stack", "--data", "one.jsonl", "--data", "two.jsonl", "--of", "signal:content_words")

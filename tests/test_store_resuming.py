@@ -335,6 +335,7 @@ with Store.open(place) as store:
 """
 
 
+@pytest.mark.full
 def test_a_lock_file_that_comes_and_goes_never_has_two_holders(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with Store.open(path) as store:

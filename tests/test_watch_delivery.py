@@ -182,6 +182,7 @@ def test_a_later_outcome_takes_the_place_of_one_that_is_under_way(store: Store, 
     assert said(span)["annotations.0.annotation.label"] == "faithful"
 
 
+@pytest.mark.full
 def test_a_failure_goes_out_when_it_is_final_and_has_no_label(store: Store, clock: Clock) -> None:
     def fails(sample: Sample) -> Failure:
         return Failure(sample.id, "obedient", "invalid_output", "no JSON")

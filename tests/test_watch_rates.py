@@ -69,6 +69,7 @@ def test_the_interval_holds_the_truth_under_unequal_drawing_in_clusters() -> Non
     assert drawn_high > 250  # the share of those drawn, unweighted, is far off
 
 
+@pytest.mark.full
 def test_the_dear_judges_rate_holds_for_everything(store: Store, clock: Clock) -> None:
     cheap = Obedient(lambda sample: 0.5 if "unsure" in str(sample.output) else 0.1, "cheap")
     dear = Obedient(lambda sample: 0.9 if "wrong" in str(sample.output) else 0.1, "dear")

@@ -84,6 +84,7 @@ def test_what_no_worker_has_decided_of_is_counted(store: Store, clock: Clock) ->
         status(store, clock(), DAY, rule="rest")
 
 
+@pytest.mark.full
 def test_the_share_is_corrected_by_labels_of_its_own_answers(store: Store, clock: Clock) -> None:
     """The judge misses half of what is wrong: a share of .15 is a share of .3."""
     worker = watcher(store, rules("name: all\njudges: [novelty]"), clock, Obedient(says))
