@@ -542,6 +542,7 @@ def test_without_a_usable_file_the_judgement_is_the_same_and_one_warning_says_wh
         assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
 
 
+@pytest.mark.full
 def test_a_file_that_another_program_locks_is_gone_on_without(path: Path, told: io.StringIO) -> None:
     CallCache.open(path).close()
     with closing(lock(path)), CallCache.open(path) as cache:

@@ -856,6 +856,7 @@ def pulled_default() -> Path:
     return catalogue.pull(catalogue.default())
 
 
+@pytest.mark.full
 def test_the_default_model_knows_its_language(pulled_default: Path) -> None:
     read = catalogue.describe(pulled_default)
     assert (read.name, read.architecture, read.licence) == ("smollm2-135m-instruct", "llama", "Apache-2.0")

@@ -151,6 +151,7 @@ def test_a_damaged_document_is_judged_as_another_strict_reader_does(value: Any, 
         assert check(damaged + sign) == "invalid"
 
 
+@pytest.mark.full
 def test_the_parsing_suite_agrees() -> None:
     for row in data("jsontestsuite_parsing"):
         try:
@@ -162,6 +163,7 @@ def test_the_parsing_suite_agrees() -> None:
             assert (check(text) == "valid") == (row["label"] == "accept"), row["id"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("opening", ["[", '{"a":', "[[],["])
 def test_deep_nesting_is_answered(opening: str) -> None:
     text = opening * 10_000
@@ -171,6 +173,7 @@ def test_deep_nesting_is_answered(opening: str) -> None:
     assert check(text, {"type": ["array", "object"]}) == "incomplete"
 
 
+@pytest.mark.full
 def test_a_deep_document_is_valid_and_under_a_deep_schema_too_deep() -> None:
     text = "[" * 50_000 + "]" * 50_000
     assert check(text) == "valid"

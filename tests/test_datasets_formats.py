@@ -163,6 +163,7 @@ def test_damaged_parquet_files_are_named(tmp_path: Path) -> None:
         list(load(parquet(tmp_path / "double.parquet", double)))
 
 
+@pytest.mark.full
 def test_a_parquet_file_is_read_in_parts(tmp_path: Path) -> None:
     """One row group of 20 MB of text, and the memory that Arrow takes for it stays far below that."""
     filler = "something was said about this " * 30

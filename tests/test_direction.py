@@ -80,6 +80,7 @@ def test_a_report_is_the_same_either_way_and_says_so(home: Path) -> None:
     assert gate.passed
 
 
+@pytest.mark.full
 def test_a_calibration_is_the_same_either_way_and_is_applied_to_the_same_side(home: Path) -> None:
     data = rows()
     found = {each: magistrate.calibrate(judged(home, turned=each, data=data)) for each in (True, False)}
@@ -100,6 +101,7 @@ def test_a_calibration_is_the_same_either_way_and_is_applied_to_the_same_side(ho
     assert after.result.metrics["auroc"].value > 0.8  # type: ignore[operator]
 
 
+@pytest.mark.full
 def test_a_corrected_share_is_the_same_either_way(home: Path) -> None:
     data = rows(120, 200)
     low, high = (

@@ -36,6 +36,7 @@ def test_the_package_is_named_where_it_is_missing(module: str) -> None:
     assert done.stderr.rstrip().endswith(str(MissingExtra(module, "transformers")))
 
 
+@pytest.mark.full
 def test_the_embedded_engine_has_no_use_for_an_address(model_folder: Path) -> None:
     with pytest.raises(SpecError, match="--base-url"):
         open_engine("any", EngineSettings(base_url="http://127.0.0.1:1/v1"))

@@ -237,7 +237,7 @@ def test_what_is_not_there_is_not_judged() -> None:
 
 def test_every_judge_of_faithfulness_requires_context_and_output() -> None:
     alike = {"calibrated", "faithfulness", "candidates", "rubric", "sentences", "windows", "passages"}
-    alike |= {"auto", "novelty", "likelihood", "hf_classifier", "detector", "courtroom", "geval"}
+    alike |= {"auto", "novelty", "likelihood", "hf_classifier", "detector", "combined", "courtroom", "geval"}
     others = {"context_relevance", "pairwise"}
     assert {name for name, field in REQUIRED if field == "context"} == alike | others
     assert {name for name, field in REQUIRED if field == "output"} >= alike | {"hallucination"}

@@ -98,6 +98,7 @@ def test_a_long_cell_of_parquet_is_a_row_that_cannot_be_read(tmp_path: Path) -> 
         assert "row 2" in str(problem) and "longer than 16 MiB" in str(problem)
 
 
+@pytest.mark.full
 def test_a_text_that_many_rows_of_parquet_share_is_not_held_for_each(tmp_path: Path) -> None:
     path, warm = tmp_path / "shared.parquet", tmp_path / "warm.parquet"
     shared = pyarrow.array(["x" * (8 << 20)]).dictionary_encode()

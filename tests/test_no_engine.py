@@ -231,6 +231,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
     assert registry.judge("shelf:x/model.json").info.name == "shelf:model.json"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "words",
     [

@@ -146,6 +146,7 @@ def test_a_base_rate_is_a_share(rate: float) -> None:
         Novelty(base_rate=rate)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("true", [0.05, 0.2, 0.5, 0.8])
 def test_calibrated_probabilities_give_the_share_back(true: float) -> None:
     """Scores of two classes with the densities 2s and 2(1 - s) are probabilities at even chances."""

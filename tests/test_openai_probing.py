@@ -162,6 +162,7 @@ def test_options_of_other_engines_are_refused() -> None:
         open_engine("m", EngineSettings(base_url="http://127.0.0.1:9/v1", device="GPU"))
 
 
+@pytest.mark.full
 def test_what_was_found_is_kept_until_the_server_is_another(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +237,7 @@ def test_what_was_kept_before_is_not_lost_to_a_bad_moment() -> None:
         assert engine(standin).capabilities == right
 
 
+@pytest.mark.full
 def test_a_server_that_breaks_at_whatever_it_does_not_know_costs_little_more_than_one_that_refuses() -> None:
     with running(openai_like()) as standin, running(openai_like()) as other:
         refusing = engine(standin).capabilities
@@ -249,6 +251,7 @@ def test_a_server_that_breaks_at_whatever_it_does_not_know_costs_little_more_tha
         assert other.url not in " ".join(kept())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("status", "kind"), [(429, EngineBusy), (503, EngineBusy), (0, EngineError)])
 def test_who_cannot_be_asked_now_is_not_taken_for_one_who_cannot(
     status: int, kind: type[EngineError]
@@ -261,6 +264,7 @@ def test_who_cannot_be_asked_now_is_not_taken_for_one_who_cannot(
         assert kept() == {}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", ["/version", "/tokenize", "/v1/completions", "/v1/models"])
 def test_a_place_that_breaks_is_not_remembered_as_missing(vllm: Standin, path: str) -> None:
     vllm.breaks = lambda where, body: 500 if where == path else None

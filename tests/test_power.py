@@ -74,6 +74,7 @@ def metric_of(metric: str, counts: np.ndarray, *, second: bool) -> np.ndarray:
     }[metric]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("metric", RATIOS)
 def test_so_many_samples_show_the_difference_four_times_in_five(metric: str) -> None:
     shares = assumed(metric, 0.7, 0.05, 0.35, 0.8)

@@ -340,6 +340,7 @@ def test_labels_that_the_judge_failed_on_are_counted(call: Call) -> None:
     assert "1.00 of the 15" in told and f"{(positives - 15) / 105:.2f}".lstrip("0") in told
 
 
+@pytest.mark.full
 def test_labels_and_outputs_that_do_not_fit_together_are_told_of(call: Call) -> None:
     run(rows(100, seed=1, errors=0.2), "lab")
     clean = [row | {"output": f"0.2 {at}"} for at, row in enumerate(rows(400, seed=2, labelled=False))]

@@ -198,6 +198,7 @@ def test_the_judge_is_a_fixture_and_a_data_set_becomes_cases(suite: pytest.Pytes
     assert len(loaded(suite)) == 1
 
 
+@pytest.mark.full
 def test_a_judge_that_asks_no_engine_loads_none(suite: pytest.Pytester) -> None:
     suite.makeini(INI)
     suite.makepyfile(
@@ -211,6 +212,7 @@ def test_a_judge_that_asks_no_engine_loads_none(suite: pytest.Pytester) -> None:
     assert loaded(suite) == []
 
 
+@pytest.mark.full
 def test_questions_without_outputs_become_cases(suite: pytest.Pytester) -> None:
     (suite.path / "questions.jsonl").write_text('{"question": "How old?", "context": "It is old."}\n')
     suite.makepyfile(
@@ -263,6 +265,7 @@ def test_judge_and_model_come_from_the_command_line_then_the_ini_file(suite: pyt
     assert loaded(suite)[::2] == ["mine.gguf", "other.gguf"]
 
 
+@pytest.mark.full
 def test_an_engine_of_ones_own_replaces_the_fixture(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
@@ -429,6 +432,7 @@ def test_importing_the_plugin_loads_nothing_of_the_package() -> None:
     assert set(done.stdout.split()) == loaded
 
 
+@pytest.mark.full
 def test_markers_and_options_are_told(pytester: pytest.Pytester) -> None:
     markers = pytester.runpytest_subprocess("--markers")
     markers.stdout.fnmatch_lines(["@pytest.mark.magistrate_dataset(source, *, limit, *"])

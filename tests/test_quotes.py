@@ -134,6 +134,7 @@ def test_no_text_is_slow_to_cut(text: str, unit: Unit) -> None:
 # --- what can be written ------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_run_of_pieces_can_be_written_and_nothing_else(name: str, unit: Unit) -> None:

@@ -97,6 +97,7 @@ def test_every_command_that_reads_works_on_a_read_only_file_system(folder: Path,
     assert {path.name for path in folder.iterdir()} == names
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not mounts(), reason="no mount of one's own may be made here")
 def test_what_is_still_in_the_log_is_read_or_its_loss_is_said(folder: Path) -> None:
     store = folder / "runs.db"
@@ -114,6 +115,7 @@ def test_what_is_still_in_the_log_is_read_or_its_loss_is_said(folder: Path) -> N
     assert done[0] == 2 and "early.db-wal" in done[2], done
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not mounts(), reason="no mount of one's own may be made here")
 def test_an_older_store_that_cannot_be_upgraded_says_what_to_do(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "runs.db")) as writer:

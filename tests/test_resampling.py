@@ -50,6 +50,7 @@ def test_samples_of_one_context_are_drawn_together() -> None:
     assert (weights[:, [0, 3, 4, 6]].sum(axis=1) == 4).all()  # as many contexts in every draw
 
 
+@pytest.mark.full
 def test_clustered_intervals_hold_the_truth_where_plain_ones_do_not() -> None:
     source, truth, held = np.random.default_rng(0), 0.5, {"clustered": 0, "plain": 0}
     for _ in range(150):
@@ -139,6 +140,7 @@ def test_an_interval_of_shares_stays_within_them() -> None:
     assert found.high == 1 and found.low is not None and found.low >= 0.5
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("n_groups", "per", "times"),
     [(6, 25, 1500), (8, 25, 1500), (24, 25, 1500), (200, 25, 1000), (8, 1, 1500), (24, 1, 1500)],

@@ -404,6 +404,7 @@ def test_a_dry_run_asks_nothing_and_stores_nothing(call: Call, engine: ScriptedE
     assert "faithfulness" in done.out and "$" in done.out and "unknown" not in done.out
 
 
+@pytest.mark.full
 def test_standard_input_need_not_be_sent_again(call: Call, slow: ScriptedEngine) -> None:
     text = written().read_text()
     done = call("run", "-", "--max-seconds", 0.4, "--concurrency", 1, "--judge", "faithfulness", stdin=text)

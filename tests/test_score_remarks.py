@@ -156,6 +156,7 @@ def gained(n: int, shared_by: int, rate: float, *, off: float = 0.0, seed: int) 
 # --- a calibration and other data ------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_calibration_on_data_unlike_its_own_says_so(home: Path, call: Call) -> None:
     """Labels are not needed to see it, and the same kind of data is not called another."""
     judged(rows(200, 0.4), "lab")

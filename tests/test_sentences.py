@@ -100,6 +100,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.alone
 @pytest.mark.parametrize("piece", HOSTILE, ids=ascii)
 def test_hostile_texts_take_time_in_proportion(piece: str) -> None:

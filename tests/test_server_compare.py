@@ -503,6 +503,7 @@ def test_one_judge_alone_is_a_beginning(here: Store, client: TestClient) -> None
     assert not Html(shown.text).all("p", role="alert")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "query",
     [

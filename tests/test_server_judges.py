@@ -98,6 +98,7 @@ def test_a_judge_that_cannot_be_loaded_is_listed_with_the_reason(client: TestCli
 # --- one of them --------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_page_says_of_a_judge_what_the_command_line_says(client: TestClient, name: str) -> None:
     told = facts(registry.judge(name))

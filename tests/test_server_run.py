@@ -218,6 +218,7 @@ def fits(line: ListLine, wanted: dict[str, str]) -> bool:
     )
 
 
+@pytest.mark.full
 def test_neighbours_are_those_of_the_list(store: Store, look: Look) -> None:
     run = mixed(store)
     counted(store, run)
@@ -322,6 +323,7 @@ def test_labels_that_no_threshold_gives_have_none(store: Store, look: Look) -> N
     assert cut(look(mixed(store, by_score=False))).own is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("turned", [False, True])
 def test_no_threshold_is_better_than_the_best(store: Store, look: Look, turned: bool) -> None:
     run = mixed(store, turned=turned)
@@ -448,6 +450,7 @@ def rubric(store: Store, n: int = 80) -> str:
     return made(store, samples, outcomes, judges=("rubric",))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flag", [("unsupported",), ("contradiction", "unsupported"), ("agreement",)])
 def test_other_flags_decide_figures_and_list_anew(store: Store, look: Look, flag: tuple[str, ...]) -> None:
     run = rubric(store)

@@ -137,6 +137,7 @@ def test_next_goes_through_all_samples_and_previous_back(run: Run, store: Store)
     assert walked(store, run, ids[-1], ListFilter(), forward=False) == ids[::-1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "wanted",
     [

@@ -202,6 +202,7 @@ def test_health_static_files_and_the_form_need_no_token(locked: httpx.Client, pa
     assert locked.head(path).status_code in (200, 405)  # 405 is the application's
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "path",
     [
@@ -240,6 +241,7 @@ def test_the_right_token_opens_everything(locked: httpx.Client, header: str) -> 
     assert locked.post("/change", content=b"12", headers=given).json() == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "header",
     [
@@ -408,6 +410,7 @@ def test_what_is_no_form_is_refused(locked: httpx.Client) -> None:
     assert locked.get("/logout").headers["allow"] == "POST"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "following",
     [
@@ -579,6 +582,7 @@ def test_the_form_and_the_header_are_counted_together(locked: httpx.Client, cloc
             time.sleep(POLL)
 
 
+@pytest.mark.full
 def test_the_same_wrong_token_again_does_not_count(locked: httpx.Client) -> None:
     assert {wrong(locked).status_code for _ in range(10 * FREE)} == {401}
     assert locked.get("/", headers=RIGHT).status_code == 200
@@ -710,6 +714,7 @@ def test_without_a_token_only_the_servers_own_pages_change_something(
         assert free.request(method, "/change", headers=headers).status_code == (200 if passes else 403)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("given", "passes"), UNSAFE, ids=str)
 def test_with_a_cookie_too_and_there_a_header_has_to_be(
     locked: httpx.Client, given: dict[str, str], passes: bool
@@ -892,6 +897,7 @@ def test_a_body_of_the_largest_size_passes(free: httpx.Client) -> None:
     assert free.get("/").text == "shown"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", ["/change", "/data", "/nope", "/login"])
 def test_a_longer_one_is_refused_before_it_is_read(free: httpx.Client, path: str) -> None:
     answer = free.post(path, content=b"x" * 1001)
@@ -917,6 +923,7 @@ def test_who_sends_much_hears_why_it_is_not_taken(free: httpx.Client) -> None:
         assert free.post("/change", content=b"x" * 20_000_000).status_code == 413
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", ["/change", "/data"])
 @pytest.mark.parametrize("framing", ["Content-Length: 10", "Transfer-Encoding: chunked"])
 def test_a_body_that_does_not_come_is_waited_for_so_long_and_no_longer(

@@ -420,6 +420,7 @@ def seconds(judged: Sample) -> float:
     return best
 
 
+@pytest.mark.full
 def test_all_signals_take_milliseconds_and_time_grows_with_length() -> None:
     draw = random.Random(0)
     usual = sample(text_of(100, draw), text_of(400, draw))

@@ -122,6 +122,7 @@ def test_a_judge_may_be_an_option_of_another(spec: str, made: Judge) -> None:
     assert unnamed(judge(spec)) == unnamed(made)
 
 
+@pytest.mark.full
 def test_an_engine_may_be_an_option(engine: LocalEngine) -> None:
     found = judge(f"rubric:extractor={engine.folder}")
     assert isinstance(found, Rubric) and isinstance(found.extractor, LocalEngine)

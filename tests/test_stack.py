@@ -320,6 +320,7 @@ def test_what_is_far_from_the_training_samples_is_not_judged(stacked: Stacked) -
     assert isinstance(judged(registry.judge(f"stack:{folder},outside=judge"), "99 purple marble."), Verdict)
 
 
+@pytest.mark.full
 def test_it_is_pinned_to_its_model_and_its_parts(stacked: Stacked) -> None:
     folder = stacked.save("made")
     stack = registry.judge(f"stack:{folder}")
@@ -360,6 +361,7 @@ def test_stored_runs_are_learnt_from_as_well(stacked: Stacked, home: Path) -> No
         train_stack(runs=["one.jsonl"], of=["hallucination"])
 
 
+@pytest.mark.full
 def test_a_part_is_not_weighed_on_labels_that_it_has_seen(stacked: Stacked) -> None:
     stacked.save("made")
     of = ["stack:made", "signal:chrf"]

@@ -174,6 +174,7 @@ def test_four_right_of_four_is_not_certainty() -> None:
         assert estimate.low < 0.6, name
 
 
+@pytest.mark.full
 def test_an_auroc_interval_is_close_to_a_bootstrap_where_that_works() -> None:
     labels, _, scores = drawn(400, 0.5, 1.0, seed=4)
     random = np.random.default_rng(0)

@@ -109,6 +109,7 @@ def check(desk: Desk, shape: Constraint, sampling: Sampling) -> Decoder:
     return decoder
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_text_is_complete_under_every_budget_that_is_accepted(desk: Desk, name: str) -> None:
     shape = constraint(SHAPES[name])

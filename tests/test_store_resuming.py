@@ -201,6 +201,7 @@ with Store.open(place) as store:
 """
 
 
+@pytest.mark.full
 def test_a_reader_of_a_growing_run_never_sees_an_outcome_without_its_sample(store: Store, place: str) -> None:
     run = start(store)
     seen = []

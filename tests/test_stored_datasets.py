@@ -127,6 +127,7 @@ def test_what_comes_out_is_what_went_in(shared: Store, given_samples: list[Sampl
     assert again == added and not again.new and again.source == added.source
 
 
+@pytest.mark.full
 @settings(max_examples=30, deadline=None)
 @given(lists, st.randoms(use_true_random=False))
 def test_a_digest_is_of_what_is_held_and_of_its_order(
@@ -322,6 +323,7 @@ def test_a_difference_is_by_ids_and_names_the_fields(store: Store) -> None:
     assert not store.diff_datasets("x@1", "x@1") and store.diff_datasets("x@1", "x@1").n_same == 4
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(lists, lists)
 def test_every_sample_is_in_one_part_of_a_difference(
@@ -544,6 +546,7 @@ def test_an_addition_whose_parts_are_deleted_meanwhile_is_completed(
     }
 
 
+@pytest.mark.full
 def test_several_programs_add_at_once(place: str) -> None:
     """Six add the same content under two names, two of them other contents, too; none is lost or doubled."""
     with Store.open(place):

@@ -48,6 +48,7 @@ def test_nothing_is_higher_than_the_maximum(data: Any, metric: str) -> None:
     )
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=60)
 @given(rows, st.sampled_from(["precision", "recall"]), st.sampled_from([0.3, 0.5, 0.8, 1.0]))
 def test_what_is_asked_for_is_reached_at_the_least_price(data: Any, kind: Any, least: float) -> None:

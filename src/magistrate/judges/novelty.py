@@ -134,11 +134,7 @@ def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) 
     Facts are numbers, dates, names and quotations. If there are no such claims, return one for the least
     supported sentence.
     """
-    claims = [
-        unsupported(text, span.start, span.end, f"this {name.removesuffix('s')} is not in the context")
-        for name in POINTED
-        for span in found[name].spans
-    ]
+    claims = _facts(text, found)
     weak = [each for each in covers if each.lack > UNSUPPORTED]
     if not claims and not weak:
         weak = [max(covers, key=lambda each: each.lack)]
@@ -152,6 +148,20 @@ def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) 
         for each in weak
     ]
     return tuple(sorted(claims, key=lambda claim: (claim.output_quote.start, claim.output_quote.end)))
+
+
+def facts_not_there(sample: Sample) -> list[Claim]:
+    """Return claims for the numbers, dates, names and quotations that are not in the context."""
+    cut = prepared(sample)
+    return _facts(cut.output.text, read(cut, POINTED))
+
+
+def _facts(text: str, found: Mapping[str, Reading]) -> list[Claim]:
+    return [
+        unsupported(text, span.start, span.end, f"this {name.removesuffix('s')} is not in the context")
+        for name in POINTED
+        for span in found[name].spans
+    ]
 
 
 def _heat(text: str, covers: tuple[Cover, ...]) -> dict[str, object]:

@@ -1,0 +1,173 @@
+"""Fits the weights of the judge `combined`, and measures it on families of data sets not used for fitting.
+
+Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python -m benchmarks.detector.fit_combined [--most N] [--write]
+
+Weights are fitted to the dev parts of the sets of `python -m benchmarks.quality`, and measured on their test
+parts, on the built-in set and on the everyday cases. Each family of sets has the same weight, and so has each
+label within a set. No weight is below 0. For each set the table has the AUROC of the large detector, of
+`novelty` and of `combined`, the last two with weights fitted without the family of the set, the gain of
+`combined` over `novelty` with its interval (contexts resampled, paired), and balanced accuracies at .5.
+
+What the two judges say is kept in --work, so that a second run takes seconds. `--write` writes
+src/magistrate/judges/combined.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import minimize
+
+from benchmarks.detector.measure import EVERYDAY
+from benchmarks.detector.twins import samples as twins
+from benchmarks.quality.protocol import SETS, draw, here
+from magistrate.datasets import load
+from magistrate.detectors.detector import detector
+from magistrate.detectors.folder import WEIGHTS as DETECTOR_WEIGHTS
+from magistrate.detectors.large import pull
+from magistrate.engines.none import NONE
+from magistrate.judges.combined import WEIGHTS, log_odds
+from magistrate.judges.novelty import Novelty
+from magistrate.metrics.paired import Figures
+from magistrate.metrics.resampling import difference_of, draws_of
+from magistrate.types import HALLUCINATED, Sample, Verdict
+
+FAMILIES = ("summedits", "begin", "halueval")  # novelty has weights without each of these
+SHRINK = 0.02  # pulls both weights towards each other, because the sets judged differ from those fitted
+
+
+@dataclass(frozen=True)
+class Part:
+    """A set: logits of the detector and log odds of novelty `[n, 2]`, labels `[n]`, contexts `[n]`."""
+
+    name: str
+    family: str
+    values: np.ndarray
+    truth: np.ndarray
+    groups: np.ndarray
+
+
+def main() -> None:
+    """Print the table and, if requested, write the weights."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--most", type=int, default=300, help="samples of a test part; half of that of a dev part")
+    parser.add_argument("--work", type=Path, default=Path("build/combined"))
+    parser.add_argument("--write", action="store_true", help="write judges/combined.toml")
+    told = parser.parse_args()
+    learnt, tested = parts(told.most, told.work)
+    print(f"{'set':<26}{'n':>6}  detector  novelty  combined  gain [95 %]          at .5: novelty combined")
+    gains = []
+    for each in tested:
+        fit = fitted([part for part in learnt if part.family != each.family])
+        gains.append(show(each, fit[0] + each.values @ fit[1:]))
+    print(f"mean gain of the sets that are not ours: {np.mean(gains[:-2]):+.3f}")
+    fit = fitted(learnt)
+    print("fitted to all: intercept, detector, novelty", fit.round(3))
+    if told.write:
+        WEIGHTS.write_text(toml(fit, learnt), encoding="utf-8")
+        print("written:", WEIGHTS)
+
+
+def parts(most: int, work: Path) -> tuple[list[Part], list[Part]]:
+    """Return the sets to fit to, and those to measure on."""
+    learnt, tested = [], []
+    for each in filter(here, SETS):
+        split = draw(each, most)
+        learnt.append(part(f"{each.name}-dev", each.family, split.dev[: most // 2], work))
+        tested.append(part(each.name, each.family, split.test, work))
+    tested.append(part("quickstart", "quickstart", list(load("quickstart")), work))
+    tested.append(part("everyday", "everyday", twins(EVERYDAY), work))
+    return learnt, tested
+
+
+def part(name: str, family: str, samples: Sequence[Sample], work: Path) -> Part:
+    """Return what both judges say of a set; kept in `work`."""
+    model = detector(pull())
+    kept = work / f"{name}-{len(samples)}-{model.manifest.files[DETECTOR_WEIGHTS][:12]}.json"
+    if not kept.is_file():
+        judge = Novelty(without=family if family in FAMILIES else "")
+        wordings = asyncio.run(wording(judge, samples))
+        values = [list(both) for both in zip(model.logits(samples), wordings, strict=True)]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(values), encoding="utf-8")
+    truth = np.array([each.label == HALLUCINATED for each in samples])
+    groups = np.unique(["\n".join(each.sources) for each in samples], return_inverse=True)[1]
+    return Part(name, family, np.array(json.loads(kept.read_text(encoding="utf-8"))), truth, groups)
+
+
+async def wording(judge: Novelty, samples: Sequence[Sample]) -> list[float]:
+    """Return the log odds of novelty, 0 where it abstains."""
+    outcomes = [await judge.judge(each, NONE) for each in samples]
+    return [log_odds(each.score) if isinstance(each, Verdict) else 0.0 for each in outcomes]
+
+
+def fitted(learnt: Sequence[Part]) -> np.ndarray:
+    """Return intercept and weights `[3]` of a logistic regression with one intercept per set.
+
+    Thresholds do not transfer between sets, so the intercept is the mean over the families.
+    """
+    families = sorted({each.family for each in learnt})
+    shares = []
+    for each in learnt:
+        sets = sum(other.family == each.family for other in learnt)
+        of_label = np.where(each.truth, each.truth.mean(), 1 - each.truth.mean())
+        shares.append(1 / (2 * of_label * len(each.truth) * sets * len(families)))
+
+    def loss(at: np.ndarray) -> float:
+        total = SHRINK * (at[0] - at[1]) ** 2
+        for each, share, intercept in zip(learnt, shares, at[2:], strict=True):
+            odds = intercept + each.values @ at[:2]
+            total += share @ np.logaddexp(0, np.where(each.truth, -odds, odds))
+        return float(total)
+
+    bounds = [(0, None), (0, None), *[(None, None)] * len(learnt)]
+    found = minimize(loss, np.array([0.5, 0.5, *np.zeros(len(learnt))]), bounds=bounds).x
+    means = [
+        np.mean([at for at, each in zip(found[2:], learnt, strict=True) if each.family == family])
+        for family in families
+    ]
+    return np.array([np.mean(means), *found[:2]])
+
+
+def show(each: Part, odds: np.ndarray) -> float:
+    """Print a line of the table; return the gain in AUROC of `combined` over `novelty`."""
+    one = np.ones((1, len(odds)))
+    drawn, values = [], []
+    for scores in (each.values[:, 0], each.values[:, 1], odds):
+        figures = Figures(each.truth, scores >= 0, scores, ("auroc", "balanced_accuracy"))
+        values.append(figures(one)[0])
+        drawn.append(draws_of(figures, each.groups)[:, 0])
+        support = figures.support("auroc", each.groups)
+    gain = float(values[2][0] - values[1][0])
+    told, _ = difference_of(gain, drawn[2] - drawn[1], int(each.groups.max()) + 1, support)
+    print(
+        f"{each.name:<26}{len(odds):>6}  {values[0][0]:>8.3f}  {values[1][0]:>7.3f}  {values[2][0]:>8.3f}"
+        f"  {gain:+.3f} [{told.low:+.3f}, {told.high:+.3f}]"
+        f"        {values[1][1]:>7.3f}  {values[2][1]:>8.3f}",
+        flush=True,
+    )
+    return gain
+
+
+def toml(fit: np.ndarray, learnt: Sequence[Part]) -> str:
+    """Return the file of the weights."""
+    of = ", ".join(f"{each.name} {len(each.truth)}" for each in learnt)
+    names = json.dumps(sorted({each.name.removesuffix("-dev") for each in learnt}))
+    intercept, of_detector, of_novelty = (round(float(each), 4) for each in fit)
+    return (
+        "# The weights of the judge `combined`. Written by benchmarks/detector/fit_combined.py; not to be edited.\n"
+        f"# fitted to: {of}\n\n"
+        f"intercept = {intercept}\ndetector = {of_detector}\nnovelty = {of_novelty}\ntrained_on = {names}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

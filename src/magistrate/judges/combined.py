@@ -1,0 +1,165 @@
+"""The judge `combined`: what the large detector says of the meaning, and `novelty` of the wording."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magistrate.engines.base import Engine
+from magistrate.features.language import strange
+from magistrate.judges.base import JudgeInfo
+from magistrate.judges.detector import NOTHING, Detector
+from magistrate.judges.novelty import Novelty, facts_not_there
+from magistrate.judges.verdicts import LABELS, READS, label_of, probability_of
+from magistrate.metrics.calibration import EVEN, check_base_rate, shifted_odds, sigmoid
+from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, Verdict
+
+if TYPE_CHECKING:
+    from magistrate.detectors.detector import Detection
+
+WEIGHTS = Path(__file__).with_name("combined.toml")
+NOT_OFFERED = "needs the large detector, which only an installation of the repository has: pip install -e ."
+SAID = {"contradiction": "the context contradicts", "unsupported": "the context does not hold"}
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The log odds of *hallucinated* at even odds are `intercept + detector * D + novelty * N`.
+
+    D is the logit of the large detector before calibration, N the log odds of `novelty`.
+    """
+
+    intercept: float
+    detector: float
+    novelty: float
+    trained_on: frozenset[str]
+    digest: str
+
+
+@cache
+def weights() -> Weights:
+    """Return the weights of the package, fitted by `benchmarks/detector/fit_combined.py`."""
+    told = tomllib.loads(WEIGHTS.read_text(encoding="utf-8"))
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+    return Weights(
+        told["intercept"], told["detector"], told["novelty"], frozenset(told["trained_on"]), digest
+    )
+
+
+def log_odds(probability: float) -> float:
+    """Return ln(p / (1 - p)) of a probability between 0 and 1."""
+    return math.log(probability / (1 - probability))
+
+
+@dataclass(frozen=True)
+class Combined:
+    """Adds up what the large detector says of the meaning and what `novelty` says of the wording.
+
+    The score is the probability that the output is hallucinated, if a share `base_rate` of outputs is. At
+    .5 and above the label is `hallucinated`. Claims are the sentences that the context contradicts or does
+    not contain, and the numbers, dates, names and quotations that are nowhere in it. The detector knows
+    English prose only: on other languages and on program code `novelty` decides alone, and the explanation
+    says so. Needs the large detector: `magistrate models pull detector-large`.
+    """
+
+    base_rate: float = EVEN
+    name: str = "combined"
+
+    def __post_init__(self) -> None:
+        check_base_rate(self.base_rate)
+
+    @cached_property
+    def detector(self) -> Detector:
+        """The judge that compares the meaning."""
+        return Detector(size="large", base_rate=self.base_rate)
+
+    @cached_property
+    def novelty(self) -> Novelty:
+        """The judge that compares the wording."""
+        return Novelty(base_rate=self.base_rate)
+
+    @property
+    def info(self) -> JudgeInfo:
+        from magistrate.detectors.large import is_offered
+
+        # A wheel does not hold what the large detector has learnt.
+        detector = self.detector.info if is_offered() else Detector().info
+        novelty = self.novelty.info
+        return JudgeInfo(
+            name=self.name,
+            summary="a trained encoder that compares the meaning, and what of the wording is new; asks no model",
+            labels=LABELS,
+            direction="minimize",
+            threshold=EVEN,
+            reads=READS,
+            requires=("output", "context"),
+            kind="code",
+            long=detector.long,
+            lacks=detector.lacks if is_offered() else NOT_OFFERED,
+            prompt=f"{detector.prompt}+{novelty.prompt}+{weights().digest}",
+            trained_on=detector.trained_on | novelty.trained_on | weights().trained_on,
+        )
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        counted = await self.novelty.judge(sample, engine)
+        if what := strange(sample):
+            if not isinstance(counted, Verdict):
+                return replace(counted, judge=self.name)
+            reason = f"judged by its wording alone ({what}): {counted.explanation}"
+            details = {**counted.details, "detector": what}
+            return replace(counted, judge=self.name, explanation=reason, details=details)
+        found = await asyncio.to_thread(self.detector.model.detect, sample)
+        if found is None:
+            return Abstention(sample.id, self.name, "no_output", NOTHING)
+        told = weights()
+        # Without a verdict of novelty there was nothing to look up, which speaks for neither label.
+        new = counted.score if isinstance(counted, Verdict) else self.base_rate
+        wording = log_odds(new) - log_odds(self.base_rate)
+        odds = told.intercept + told.detector * found.logit + told.novelty * wording
+        score = sigmoid(shifted_odds(odds, self.base_rate))
+        label = label_of(score, EVEN)
+        claims = self._claims(sample, found) if label == HALLUCINATED else ()
+        return Verdict(
+            sample_id=sample.id,
+            judge=self.name,
+            label=label,
+            score=score,
+            probability=probability_of(label, score),
+            explanation=_explained(claims),
+            claims=claims,
+            details={
+                **self.detector.details(sample, found),
+                "detector": round(found.logit, 4),
+                "novelty": round(new, 4),
+            },
+        )
+
+    def _claims(self, sample: Sample, found: Detection) -> tuple[Claim, ...]:
+        """Return the claims of the detector, and facts not in the context outside of these."""
+        claims = list(self.detector.claims(sample, found))
+        taken = [each.output_quote for each in claims]
+        for claim in facts_not_there(sample):
+            span = claim.output_quote
+            if not any(span.start < other.end and other.start < span.end for other in taken):
+                claims.append(claim)
+        return tuple(sorted(claims, key=lambda each: each.output_quote.start))
+
+
+def _explained(claims: tuple[Claim, ...]) -> str:
+    """Return what the claims say, in a sentence."""
+    if not claims:
+        return "the context supports what each sentence says"
+    kinds: Mapping[str, int] = {kind: sum(claim.kind == kind for claim in claims) for kind in SAID}
+    return "; ".join(
+        f"{SAID[kind]} {count} {'place' if count == 1 else 'places'} of the output"
+        for kind, count in kinds.items()
+        if count
+    )
