@@ -8,8 +8,7 @@ label within a set. No weight is below 0. For each set the table has the AUROC o
 `novelty` and of `combined`, the last two with weights fitted without the family of the set, the gain of
 `combined` over `novelty` with its interval (contexts resampled, paired), and balanced accuracies at .5.
 
-What the two judges say is kept in --work, so that a second run takes seconds. `--write` writes
-src/magistrate/judges/combined.toml.
+`--write` writes src/magistrate/judges/combined.toml.
 """
 
 from __future__ import annotations
@@ -19,17 +18,15 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
 
-from benchmarks.detector.measure import EVERYDAY
+from benchmarks.detector.measure import EVERYDAY, logits_of
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
 from magistrate.detectors.detector import detector
-from magistrate.detectors.folder import WEIGHTS as DETECTOR_WEIGHTS
 from magistrate.detectors.large import pull
 from magistrate.engines.none import NONE
 from magistrate.judges.combined import WEIGHTS, log_odds
@@ -58,11 +55,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--most", type=int, default=300, help="samples of a test part; half of that of a dev part")
-    parser.add_argument("--work", type=Path, default=Path("build/combined"))
+    parser.add_argument(
+        "--most", type=int, default=300, help="samples of a test part; half of that of a dev part"
+    )
     parser.add_argument("--write", action="store_true", help="write judges/combined.toml")
     told = parser.parse_args()
-    learnt, tested = parts(told.most, told.work)
+    learnt, tested = parts(told.most)
     print(f"{'set':<26}{'n':>6}  detector  novelty  combined  gain [95 %]          at .5: novelty combined")
     gains = []
     for each in tested:
@@ -76,31 +74,25 @@ def main() -> None:
         print("written:", WEIGHTS)
 
 
-def parts(most: int, work: Path) -> tuple[list[Part], list[Part]]:
+def parts(most: int) -> tuple[list[Part], list[Part]]:
     """Return the sets to fit to, and those to measure on."""
     learnt, tested = [], []
     for each in filter(here, SETS):
         split = draw(each, most)
-        learnt.append(part(f"{each.name}-dev", each.family, split.dev[: most // 2], work))
-        tested.append(part(each.name, each.family, split.test, work))
-    tested.append(part("quickstart", "quickstart", list(load("quickstart")), work))
-    tested.append(part("everyday", "everyday", twins(EVERYDAY), work))
+        learnt.append(part(f"{each.name}-dev", each.family, split.dev[: most // 2]))
+        tested.append(part(each.name, each.family, split.test))
+    tested.append(part("quickstart", "quickstart", list(load("quickstart"))))
+    tested.append(part("everyday", "everyday", twins(EVERYDAY)))
     return learnt, tested
 
 
-def part(name: str, family: str, samples: Sequence[Sample], work: Path) -> Part:
-    """Return what both judges say of a set; kept in `work`."""
-    model = detector(pull())
-    kept = work / f"{name}-{len(samples)}-{model.manifest.files[DETECTOR_WEIGHTS][:12]}.json"
-    if not kept.is_file():
-        judge = Novelty(without=family if family in FAMILIES else "")
-        wordings = asyncio.run(wording(judge, samples))
-        values = [list(both) for both in zip(model.logits(samples), wordings, strict=True)]
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(values), encoding="utf-8")
+def part(name: str, family: str, samples: Sequence[Sample]) -> Part:
+    """Return what both judges say of a set."""
+    judge = Novelty(without=family if family in FAMILIES else "")
+    values = np.column_stack([logits_of(detector(pull()), samples), asyncio.run(wording(judge, samples))])
     truth = np.array([each.label == HALLUCINATED for each in samples])
     groups = np.unique(["\n".join(each.sources) for each in samples], return_inverse=True)[1]
-    return Part(name, family, np.array(json.loads(kept.read_text(encoding="utf-8"))), truth, groups)
+    return Part(name, family, values, truth, groups)
 
 
 async def wording(judge: Novelty, samples: Sequence[Sample]) -> list[float]:
@@ -163,7 +155,7 @@ def toml(fit: np.ndarray, learnt: Sequence[Part]) -> str:
     names = json.dumps(sorted({each.name.removesuffix("-dev") for each in learnt}))
     intercept, of_detector, of_novelty = (round(float(each), 4) for each in fit)
     return (
-        "# The weights of the judge `combined`. Written by benchmarks/detector/fit_combined.py; not to be edited.\n"
+        "# The weights of the judge `combined`. Written by benchmarks/detector/fit_combined.py.\n"
         f"# fitted to: {of}\n\n"
         f"intercept = {intercept}\ndetector = {of_detector}\nnovelty = {of_novelty}\ntrained_on = {names}\n"
     )

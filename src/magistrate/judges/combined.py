@@ -95,7 +95,7 @@ class Combined:
         novelty = self.novelty.info
         return JudgeInfo(
             name=self.name,
-            summary="a trained encoder that compares the meaning, and what of the wording is new; asks no model",
+            summary="a trained encoder that compares the meaning, and novelty of the wording; asks no model",
             labels=LABELS,
             direction="minimize",
             threshold=EVEN,
