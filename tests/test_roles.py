@@ -251,10 +251,10 @@ def test_users_label_under_their_own_name_and_nobody_else_does(store: Store, tok
         told = client.get("/api/audit", headers=owner).json()["entries"]
         assert [(each["who"], each["action"], each["object"], each["details"]) for each in told[:-4]] == [
             ("admin", "delete run", told[0]["object"], "6 outcomes over bridges"),
-            ("label", "take back label", "q, item 2", "as label"),
-            ("label", "decide", "q, item 1", "faithful, as label, revision 1"),
-            ("(server token)", "label", "q, item 1", "hallucinated, as ben, revision 1"),
-            ("label", "label", "q, item 2", "faithful, as label, revision 1"),
+            ("label", "take back label", "q, item 2", "revision 2"),
+            ("label", "decide", "q, item 1", "faithful, revision 1"),
+            ("(server token)", "label", "q, item 1", "hallucinated, revision 1, as ben"),
+            ("label", "label", "q, item 2", "faithful, revision 1"),
         ]
         page = client.get("/audit", params={"user": "label"}, headers=owner).text
         assert "take back label" in page and "delete run" not in page

@@ -397,7 +397,7 @@ class Labels:
                 return newest if newest.revision == revision + 1 and same == given else None
             seen = _was_shown(connection, name, position, annotator)
             _append(connection, name, position, annotator, answer, revision=revision + 1, seen=seen, now=now)
-            details = f"{answer.label}, as {annotator}, revision {revision + 1}"
+            details = f"{answer.label}, revision {revision + 1}{_under(annotator, by)}"
             log_change(connection, by, "label", _place(name, position), now, details)
             return _newest(connection, name, position, annotator)
 
@@ -455,7 +455,8 @@ class Labels:
                 seen=seen,
                 now=now,
             )
-            log_change(connection, by, "take back label", _place(name, row.position), now, f"as {annotator}")
+            details = f"revision {row.revision + 1}{_under(annotator, by)}"
+            log_change(connection, by, "take back label", _place(name, row.position), now, details)
             return int(row.position)
 
     def newest(self, queue: str, position: int, annotator: str) -> Label | None:
@@ -514,7 +515,7 @@ class Labels:
                 "at": now,
             }
             connection.execute(insert(label_gold), [row])
-            details = f"{answer.label}, as {adjudicator}, revision {newest + 1}"
+            details = f"{answer.label}, revision {newest + 1}{_under(adjudicator, by)}"
             log_change(connection, by, "decide", _place(name, position), now, details)
             asked = select(label_gold).where(*here, label_gold.c.revision == newest + 1)
             return _gold(connection.execute(asked).one())
@@ -541,6 +542,11 @@ def _name(queue: str) -> str:
 def _place(queue: str, position: int) -> str:
     """Name an item in the audit log."""
     return f"{queue}, item {position + 1}"
+
+
+def _under(annotator: str, by: str | None) -> str:
+    """Say under which name somebody labelled, if it is not their own."""
+    return "" if annotator == by else f", as {annotator}"
 
 
 def _beside(table: Any) -> tuple[ColumnElement[bool], ...]:
