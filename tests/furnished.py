@@ -76,6 +76,7 @@ class Furnished:
             "label-conflict": "/label/Bridges/conflicts/3",
             "watch": "/watch",
             "traces": "/watch/traces",
+            "audit": "/audit",
         }
 
 
@@ -110,7 +111,7 @@ def labelled(store: Store, run: str) -> None:
     marked = Answer(label=HALLUCINATED, spans=(Span(0, 3, "evident_conflict"),), note="It is not so.")
     said = ((1, here, marked), (2, "ana", marked), (2, "ben", Answer(label=FAITHFUL)))
     for position, who, answer in said:
-        store.labels.add("Bridges", position, who, answer, revision=0, now=now)
+        store.labels.add("Bridges", position, who, answer, revision=0, now=now, by=who)
 
 
 def run_of(

@@ -87,7 +87,7 @@ def start(home: Path) -> Iterator[Start]:
 def an_app() -> FastAPI:
     """An application with slow answers and a stream without an end."""
     app = FastAPI()
-    app.state.metrics = Metrics()
+    app.state.metrics, app.state.find_user = Metrics(), None
     inner = APIRouter()
 
     @app.get("/quick")
@@ -302,7 +302,7 @@ from fastapi import FastAPI
 from magistrate.server.monitoring import Metrics
 def create_app(settings):
     app = FastAPI()
-    app.state.metrics = Metrics()
+    app.state.metrics, app.state.find_user = Metrics(), None
     @app.get("/slow/{seconds}")
     def slow(seconds: float):
         print("begun", flush=True)
@@ -391,7 +391,7 @@ def test_an_application_that_cannot_start_is_said_not_to(caplog: pytest.LogCaptu
         yield
 
     app = FastAPI(lifespan=lifespan)
-    app.state.metrics = Metrics()
+    app.state.metrics, app.state.find_user = Metrics(), None
     settings = Settings(store="runs.db", port=0)
     handlers = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)
     with pytest.raises(MagistrateError, match="could not start"):

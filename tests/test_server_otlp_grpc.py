@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,13 @@ def test_the_token_is_asked_for(settings: Settings) -> None:
         for metadata in ((), wrong, (*RIGHT, *wrong), (("authorization", f"Basic {TOKEN}"),)):
             assert refused(channel, packed(), metadata=metadata) == ("UNAUTHENTICATED", None)
         assert stored(settings) == []
+        with Store.open(settings.store) as store:
+            at = datetime.now(UTC)
+            label, admin = (store.users.add(role, role, by="test", now=at) for role in ("label", "admin"))
+        user = (("authorization", f"Bearer {label}"),)
+        assert refused(channel, packed(), metadata=user) == ("PERMISSION_DENIED", None)
+        assert stored(settings) == []
+        assert export(channel, packed(), metadata=(("authorization", f"Bearer {admin}"),)) == b""
         assert export(channel, packed()) == b""
     with receiving(replace(settings, token=None)) as channel:
         assert export(channel, packed(), metadata=()) == b""

@@ -35,6 +35,7 @@ from magistrate.server.limits import (
     TokenAttempts,
     client_of,
 )
+from magistrate.server.roles import WITH_TOKEN
 from magistrate.server.security import POLICY, Sessions, local_path, protect
 from magistrate.server.settings import Settings
 from served import TOKEN, Clock, exchange, served
@@ -485,13 +486,13 @@ def test_a_server_that_begins_anew_knows_no_sessions(locked: httpx.Client) -> No
 
 def test_sessions_are_bounded_and_the_newest_are_kept(clock: Clock) -> None:
     sessions = Sessions(clock, 60)
-    ids = [sessions.begin() for _ in range(1500)]
+    ids = [sessions.begin(b"token") for _ in range(1500)]
     assert len(set(ids)) == 1500
-    assert [sessions.is_active(each) for each in (ids[0], ids[499], ids[500], ids[-1])] == [
-        False,
-        False,
-        True,
-        True,
+    assert [sessions.token_of(each) for each in (ids[0], ids[499], ids[500], ids[-1])] == [
+        None,
+        None,
+        b"token",
+        b"token",
     ]
 
 
@@ -629,7 +630,7 @@ def test_while_many_guess_an_address_waits_after_its_first_wrong_token(clock: Cl
     assert attempts.wait("one of many 0") == attempts.wait("new") == 0
     guessed(attempts, 1, "new")
     assert attempts.wait("new") == FIRST_WAIT
-    assert asyncio.run(attempts.check("the owner", TOKEN.encode())) == "right"
+    assert asyncio.run(attempts.check("the owner", TOKEN.encode())) == WITH_TOKEN
     clock.now += 2 * WINDOW
     guessed(attempts, 1, "later")
     assert attempts.wait("later") == 0

@@ -39,6 +39,7 @@ COMMANDS = (
     "export",
     "import",
     "serve",
+    "users",
     "label",
     "labels",
     "watch",

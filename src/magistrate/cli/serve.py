@@ -41,8 +41,9 @@ EXAMPLE = (
 @click.option(
     "--token",
     metavar="TOKEN",
-    help="What visitors have to show (default: $MAGISTRATE_TOKEN, which other users of this machine do not "
-    "see; else none on this machine alone, and one is made and printed for any other --host).",
+    help="What visitors have to show, who may then do everything; for others see 'magistrate users' "
+    "(default: $MAGISTRATE_TOKEN, which other users of this machine do not see; else none on this machine "
+    "alone, and one is made and printed for any other --host).",
 )
 @click.option(
     "--open",
@@ -123,6 +124,8 @@ def command(
         guard=guard_judge or DEFAULT_JUDGE,
         guard_model=guard_model,
     )
+    if token is None and _has_users(place):
+        click.echo("note: without --token everybody on this machine may do everything", err=True)
     if guard_judge is not None:
         Doorkeeper(settings.guard, settings.guard_model).check()
     serve_pages(settings, path if opened is not None else None, token=token if is_made else None)
@@ -164,6 +167,13 @@ def checked_store(named: str | None, *, may_be_new: bool) -> str:
     with Store.open(place) if may_be_new else open_store(place):
         pass  # fail now, not at the first request
     return place if "://" in place else str(Path(place).expanduser().absolute())
+
+
+def _has_users(place: str) -> bool:
+    from magistrate.store import Store
+
+    with Store.open(place) as store:
+        return bool(store.users.all())
 
 
 def _path(place: str, run: str) -> str:

@@ -15,6 +15,7 @@ from magistrate.report.html.outcomes import Mark, Text, blocked, source_title
 from magistrate.server.label_items import css_kind
 from magistrate.server.labels import Number, annotator_of, queue_address, required_annotator
 from magistrate.server.responses import page
+from magistrate.server.roles import visitor_of
 from magistrate.server.state import RequestStore
 from magistrate.store import Store
 from magistrate.store.labels import DECIDED, Answer, Label, Queue
@@ -129,6 +130,7 @@ def decide(
             adjudicator=who,
             revision=revision,
             now=datetime.now(UTC),
+            by=visitor_of(request).who,
         )
     except InputError as error:
         return _page(request, view, error=str(error), status=422, label=label, reason=reason)

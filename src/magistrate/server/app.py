@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import cache, partial
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
@@ -15,6 +15,7 @@ from magistrate._version import __version__
 from magistrate.errors import MagistrateError
 from magistrate.server import (
     adjudication,
+    audit,
     compare,
     guard,
     judges,
@@ -35,18 +36,19 @@ from magistrate.server import (
     watch_metrics,
 )
 from magistrate.server.responses import compile_templates, error_response
+from magistrate.server.roles import check_role
 from magistrate.server.settings import Settings
-from magistrate.server.state import JobQueue, LRUCache, RunCache, RunCounter, StorePool
+from magistrate.server.state import JobQueue, LRUCache, RunCache, RunCounter, StorePool, user_finder
 from magistrate.server.watcher import watching
 
 PAGES = (
     *(runs.router, run.router, compare.router, samples.router, judges.router, playground.router),
-    *(watch.router, traces.router),
+    *(watch.router, traces.router, audit.router),
 )
 LABEL_PAGES = (labels.router, label_items.router, adjudication.router)
 API = (
     *(runs.api, run.api, compare.api, samples.api, judging.api, guard.api, judges.api),
-    *(watch.api, traces.api, label_api.api),
+    *(watch.api, traces.api, label_api.api, audit.api),
 )
 
 
@@ -57,7 +59,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         warm_up()
         app.state.counter.start()
-        receiver = otlp_grpc.receiver(app.state.ingest, settings)
+        receiver = otlp_grpc.receiver(app.state.ingest, settings, app.state.find_user)
         async with receiver as app.state.grpc_port, watching(settings):
             yield
         app.state.judging.close()
@@ -73,6 +75,7 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
         docs_url=None,
         redoc_url=None,
+        dependencies=[Depends(check_role)],
         lifespan=lifespan,
     )
     stores, jobs = StorePool(settings.store), JobQueue()
@@ -82,6 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.settings = settings
     app.state.clock = partial(datetime.now, UTC)
     app.state.stores = stores
+    app.state.find_user = user_finder(stores)
     app.state.jobs = jobs
     app.state.counter = counter
     app.state.run_cache = RunCache(stores, jobs, counter)

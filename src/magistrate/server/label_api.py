@@ -1,7 +1,8 @@
 """Labelling as a JSON API: queues, the next item, answers and export, for your own programs.
 
-A client names the annotator in `annotator`. Without a token, when one person uses the server, it may be
-omitted. The API never returns judges' verdicts, so that every label is independent of them.
+A client names the annotator in `annotator`. A user's client may omit it, and may name nobody else. It may
+also be omitted without a token, when one person uses the server. The API never returns judges' verdicts, so
+that every label is independent of them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from magistrate.labels.tools import Form
 from magistrate.server.label_items import MEANWHILE
 from magistrate.server.labels import MOST_NUMBER, Annotators
 from magistrate.server.responses import answering_with, error_responses, json_response
+from magistrate.server.roles import visitor_of
 from magistrate.server.state import RequestStore
 from magistrate.store.labels import (
     LONGEST_ANNOTATOR,
@@ -31,7 +33,6 @@ from magistrate.store.labels import (
     Answer,
     Queue,
     Quote,
-    checked_annotator,
 )
 from magistrate.types import Span
 
@@ -183,7 +184,8 @@ def submit(request: Request, name: str, number: Number, body: ToLabel, store: Re
     now = datetime.now(UTC)
     store.labels.item(found.name, number - 1)  # 404 without such an item, before an answer is checked
     with answering_with(InputError, 422):
-        stored = store.labels.add(found.name, number - 1, who, answer, revision=body.revision, now=now)
+        by = visitor_of(request).who
+        stored = store.labels.add(found.name, number - 1, who, answer, revision=body.revision, now=now, by=by)
     if stored is None:
         raise HTTPException(409, MEANWHILE)
     return json_response({"label": stored.label, "revision": stored.revision, "annotator": who})
@@ -202,11 +204,11 @@ def export(
 
 def _annotator(request: Request, given: str | None) -> str:
     annotators: Annotators = request.app.state.annotators
-    who = annotators.usual if given is None else given
+    who = (visitor_of(request).user or annotators.usual) if given is None else given
     if who is None:
         raise HTTPException(422, "say in 'annotator' who labels")
     with answering_with(SpecError, 422):
-        return checked_annotator(who)
+        return annotators.chosen(request, who)
 
 
 def _line(queue: Queue) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from magistrate.server.labels import (
     standing,
 )
 from magistrate.server.responses import json_response, page, sample_address
+from magistrate.server.roles import visitor_of
 from magistrate.server.state import LRUCache, RequestStore
 from magistrate.store import Store
 from magistrate.store.labels import UNDONE, Answer, Item, Label, Queue, Quote
@@ -294,7 +295,8 @@ def submit(
             kind=kind if kind in kinds else kinds[0],
         )
         now = datetime.now(UTC)
-        stored = store.labels.add(queue.name, item.position, who, answer, revision=revision, now=now)
+        by = visitor_of(request).who
+        stored = store.labels.add(queue.name, item.position, who, answer, revision=revision, now=now, by=by)
     except InputError as error:
         if by_script:
             return json_response({"detail": str(error)}, 422)
@@ -319,7 +321,7 @@ def undo(request: Request, name: str, store: RequestStore) -> Response:
     """Take back the last label and show its item again."""
     who = required_annotator(request)
     queue = store.labels.find(name)
-    position = store.labels.undo(queue.name, who, datetime.now(UTC))
+    position = store.labels.undo(queue.name, who, datetime.now(UTC), by=visitor_of(request).who)
     if position is None:
         return RedirectResponse(queue_address(queue.name), 303)
     return RedirectResponse(queue_address(queue.name, str(position + 1)), 303)

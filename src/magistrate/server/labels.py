@@ -21,9 +21,10 @@ from magistrate.labels.estimates import People, Progress, judge_right, people, p
 from magistrate.labels.tasks import lease_end
 from magistrate.metrics.classification import Estimate
 from magistrate.server.responses import answering_with, page, segment
+from magistrate.server.roles import WITH_TOKEN, visitor_of
 from magistrate.server.security import local_path
 from magistrate.server.settings import Settings
-from magistrate.server.state import LRUCache, RequestStore
+from magistrate.server.state import LRUCache, RequestStore, stores_of
 from magistrate.store import Store
 from magistrate.store.labels import LONGEST_ANNOTATOR, Queue, checked_annotator
 from magistrate.types import Outcome
@@ -41,10 +42,12 @@ router = APIRouter()
 
 
 class Annotators:
-    """The names of annotators, in cookies signed by the server. Stored in `app.state`.
+    """The names of annotators. Stored in `app.state`.
 
-    Without a token the server has a single user, who is called `usual` (the local user name) until they
-    give another name. With a token everybody is asked for a name first.
+    A user labels under their own name and no other. Other visitors have names in cookies signed by the
+    server: without a token there is a single visitor, who is called `usual` (the local user name) until
+    they give another name. With the server's token everybody is asked for a name first, which may not be
+    that of a user.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -58,9 +61,11 @@ class Annotators:
     def current(self, request: Request) -> str | None:
         """Return the annotator's name from the request, None if they must give one first.
 
-        A cookie not signed by this server, for example after a restart, also yields None, so that nobody
-        labels under another person's name.
+        That of a user is known. A cookie not signed by this server, for example after a restart, also
+        yields None, so that nobody labels under another person's name.
         """
+        if (user := visitor_of(request).user) is not None:
+            return user
         given = request.cookies.get(self._cookie)
         if given is None:
             return self.usual
@@ -68,9 +73,23 @@ class Annotators:
         if not hmac.compare_digest(self._signature(encoded).encode(), signature.encode()):
             return None
         try:
-            return checked_annotator(base64.urlsafe_b64decode(encoded).decode())
-        except (SpecError, ValueError):
+            return self.chosen(request, base64.urlsafe_b64decode(encoded).decode())
+        except (SpecError, ValueError, HTTPException):
             return None
+
+    def chosen(self, request: Request, name: str) -> str:
+        """Return a name that the visitor gives, if they may label under it.
+
+        Raises `SpecError` if it is invalid, and `HTTPException` with status 403 if it is somebody else's.
+        """
+        name, visitor = checked_annotator(name), visitor_of(request)
+        if visitor.user is not None and name != visitor.user:
+            raise HTTPException(403, f"you are signed in as {visitor.user} and label under that name only")
+        if visitor == WITH_TOKEN:
+            with stores_of(request).one() as store:
+                if store.users.is_user(name):
+                    raise HTTPException(403, f"{name} is a user: only who has their token labels as {name}")
+        return name
 
     def remember(self, response: Response, name: str, secure: bool) -> None:
         """Set the cookie that holds the annotator's name."""
@@ -250,11 +269,11 @@ def call_yourself(
 ) -> Response:
     """Remember the name under which somebody labels."""
     found = store.labels.find(name)
+    annotators: Annotators = request.app.state.annotators
     with answering_with(SpecError, 422):
-        chosen = checked_annotator(annotator)
+        chosen = annotators.chosen(request, annotator)
     back = local_path(following)
     response = RedirectResponse(back if back.startswith("/label/") else queue_address(found.name), 303)
-    annotators: Annotators = request.app.state.annotators
     annotators.remember(response, chosen, request.scope["scheme"] == "https")
     return response
 

@@ -7,18 +7,21 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from magistrate import _logging
 from magistrate.server.responses import refusal
+from magistrate.server.roles import WITH_TOKEN, FindUser, Visitor, visitor_as
 from magistrate.server.settings import Settings
+from magistrate.store.users import digest
 
 # --- guesses of the token -------------------------------------------------------------------------
 
@@ -34,7 +37,7 @@ SEEN = 16  # wrong tokens remembered per address
 MOST_ADDRESSES = 10_000  # addresses remembered
 POLL = 0.25  # seconds
 
-TokenCheck = Literal["right", "wrong", "later"]
+TokenCheck = Visitor | Literal["wrong", "later"]
 
 _log = _logging.get("server")
 
@@ -51,7 +54,7 @@ class _Record:
 
 
 class TokenAttempts:
-    """Compares tokens with the correct one, and slows down guessing.
+    """Finds whose tokens are, the server's or a user's, and slows down guessing.
 
     After `FREE` wrong tokens of an address within a minute, its further tokens, right or wrong, are checked
     one after another, each some time after the last wrong one: 1 second, then 2, 4, … up to half a minute.
@@ -64,20 +67,36 @@ class TokenAttempts:
     failures.
     """
 
-    def __init__(self, token: str | None, clock: Callable[[], float]) -> None:
-        self._token = token
+    def __init__(
+        self, token: str | None, clock: Callable[[], float], find_user: FindUser | None = None
+    ) -> None:
+        self._token = None if token is None else digest(token.encode())
+        self._find_user = find_user
         self._clock = clock
         self._records: OrderedDict[str, _Record] = OrderedDict()
         self._in_line = 0
         self._lately: deque[float] = deque(maxlen=ALARM)  # times of the last wrong tokens of all addresses
+        self._looking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def visitor(self, token: bytes) -> Visitor | None:
+        """Return who has the token with this digest, without counting. Raises `StoreError`."""
+        if self._token is not None and compare_digest(token, self._token):  # constant time
+            return WITH_TOKEN
+        user = None if self._find_user is None else await run_in_threadpool(self._find_user, token)
+        return None if user is None else visitor_as(user)
 
     async def check(self, client: str, given: bytes) -> TokenCheck:
-        """Check a token of this address when its turn comes; `later` if too many are waiting already."""
-        if self._token is None:
-            return "wrong"
-        record = self._record(client)
-        if record is None or not record.wait:
-            return self._compared(client, given)
+        """Check a token of this address when its turn comes; `later` if too many are waiting already.
+
+        Raises `StoreError` if it may be a user's and the store cannot be read.
+        """
+        if not self._waits(client):
+            # One look into the store after the other, so that each guess is counted before the next one.
+            lock = self._looking.setdefault(client, asyncio.Lock())
+            async with lock:
+                if not self._waits(client):
+                    return await self._compared(client, given)
+        record = self._records[client]
         if digest(given) in record.seen:
             return "wrong"
         if record.in_line >= IN_LINE or self._in_line >= MOST_IN_LINE:
@@ -88,7 +107,7 @@ class TokenAttempts:
             async with record.line:
                 while (left := record.last + record.wait - self._clock()) > 0:  # noqa: ASYNC110 - our clock
                     await asyncio.sleep(min(left, POLL))
-                return self._compared(client, given)
+                return await self._compared(client, given)
         finally:
             record.in_line -= 1
             self._in_line -= 1
@@ -100,6 +119,10 @@ class TokenAttempts:
             return 0.0
         return max(0.0, record.last + record.wait - self._clock()) + record.in_line * record.wait
 
+    def _waits(self, client: str) -> bool:
+        record = self._record(client)
+        return record is not None and record.wait > 0
+
     def _record(self, client: str) -> _Record | None:
         record = self._records.get(client)
         if record is not None and self._clock() - record.last > FORGOTTEN:
@@ -107,10 +130,9 @@ class TokenAttempts:
             return None
         return record
 
-    def _compared(self, client: str, given: bytes) -> TokenCheck:
-        assert self._token is not None
-        if compare_digest(digest(given), digest(self._token.encode())):  # constant time
-            return "right"
+    async def _compared(self, client: str, given: bytes) -> TokenCheck:
+        if (visitor := await self.visitor(digest(given))) is not None:
+            return visitor
         now = self._clock()
         record = self._records.pop(client, None) or _Record(now, now)
         self._records[client] = record
@@ -133,11 +155,6 @@ class TokenAttempts:
         elif alarm or record.failures >= FREE:
             record.wait = FIRST_WAIT
             _log.warning("server.wrong_tokens", client=client, wait_seconds=record.wait)
-
-
-def digest(secret: bytes) -> bytes:
-    """Return the hash that is kept of a token or a session id instead of the value."""
-    return sha256(secret).digest()
 
 
 def client_of(scope: Scope) -> str:

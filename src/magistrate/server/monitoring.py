@@ -25,13 +25,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from magistrate import _logging
 from magistrate.errors import MagistrateError, StoreError
+from magistrate.server.roles import OTHER, route_of
 from magistrate.server.state import StorePool
 from magistrate.store.connection import exists, place_of
 from magistrate.types import Outcome
 
 REMEMBERED = 1.0  # seconds for which a check's result is reused, to spare the store
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-OTHER = "other"
 MOST_JUDGES = 100
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -219,16 +219,6 @@ async def send_text(send: Send, status: int, text: bytes) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(text))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
-
-
-def route_of(scope: Scope) -> str:
-    """Return the template of the matched route, such as `/runs/{run}`; `other` if none matched."""
-    # If a router was included with a prefix, FastAPI has the whole template, but the route only its end.
-    context = scope.get("fastapi", {}).get("effective_route_context")
-    for each in (context, scope.get("route")):
-        if template := getattr(each, "path_format", None):
-            return str(template)
-    return OTHER
 
 
 def _field_names(query: bytes) -> str:

@@ -16,6 +16,7 @@ from magistrate import _logging
 from magistrate.errors import MagistrateError, SpecError, StoreError, require_extra
 from magistrate.server.limits import TokenAttempts, network_of
 from magistrate.server.otlp import Ingest
+from magistrate.server.roles import FindUser, Visitor, refusal_of
 from magistrate.server.settings import Settings
 from magistrate.watch.otlp import SERVICES, WAIT, OtlpError, Signal
 
@@ -28,7 +29,9 @@ _log = _logging.get("server")
 
 
 @asynccontextmanager
-async def receiver(ingest: Ingest, settings: Settings) -> AsyncIterator[int | None]:
+async def receiver(
+    ingest: Ingest, settings: Settings, find_user: FindUser | None = None
+) -> AsyncIterator[int | None]:
     """Serve gRPC requests for the duration of the block. Yields the port, None if the settings have none.
 
     Raises `MissingExtra`, and `SpecError` if the port cannot be opened.
@@ -46,7 +49,7 @@ async def receiver(ingest: Ingest, settings: Settings) -> AsyncIterator[int | No
             ("grpc.so_reuseport", 0),
         )
     )
-    attempts = TokenAttempts(settings.token, time.monotonic)
+    attempts = TokenAttempts(settings.token, time.monotonic, find_user)
     # Calls of one message, declared as streams, so that no message is read before the token is checked.
     server.add_generic_rpc_handlers(
         [
@@ -78,7 +81,7 @@ def _export(
 
     async def export(messages: AsyncIterator[bytes], context: Any) -> bytes:
         if settings.token is not None:
-            await _check_token(attempts, context)
+            await _check_token(attempts, signal, context)
         try:
             return (await ingest.take(signal, "protobuf", "", messages)).body
         except OtlpError as error:
@@ -95,19 +98,25 @@ def _export(
     return export
 
 
-async def _check_token(attempts: TokenAttempts, context: Any) -> None:
-    """End the call unless it has the token, in the same form as for the HTTP server."""
+async def _check_token(attempts: TokenAttempts, signal: Signal, context: Any) -> None:
+    """End the call unless it has a token and role that the HTTP server would accept for this signal."""
     given = [value for name, value in context.invocation_metadata() if name == "authorization"]
     scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
     client = _client_of(context.peer())
     if scheme.lower() != "bearer":
-        await _refuse(context, "UNAUTHENTICATED", "this server needs its token: authorization: Bearer TOKEN")
-    answer = await attempts.check(client, token.strip().encode())
+        await _refuse(context, "UNAUTHENTICATED", "this server needs a token: authorization: Bearer TOKEN")
+    try:
+        answer = await attempts.check(client, token.strip().encode())
+    except StoreError as error:
+        await _refuse(context, "UNAVAILABLE", str(error))
+        raise
     if answer == "later":
         wait = attempts.wait(client)
         await _refuse(context, "UNAVAILABLE", "there were too many wrong tokens; try again later", wait)
     if answer == "wrong":
-        await _refuse(context, "UNAUTHENTICATED", "that is not the token of this server")
+        await _refuse(context, "UNAUTHENTICATED", "that is not the token of this server, nor of a user")
+    if isinstance(answer, Visitor) and not answer.may(route := f"POST /v1/{signal}"):
+        await _refuse(context, "PERMISSION_DENIED", refusal_of(answer, route))
 
 
 def _client_of(peer: str) -> str:

@@ -34,6 +34,7 @@ from magistrate.report.export import json_values
 from magistrate.report.formatting import duration, template_environment
 from magistrate.report.html.page import text_of
 from magistrate.report.values import NAMES, matrix
+from magistrate.server.roles import visitor_of
 from magistrate.watch import otlp
 from magistrate.watch.otlp import PATHS, OtlpError
 
@@ -142,9 +143,13 @@ def query_of(request: Request) -> dict[str, list[str]]:
 
 
 def page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """Render a template as a response. Templates have access to the request and its `path`."""
+    """Render a template as a response.
+
+    Templates have access to the request, its `path` and its `visitor`.
+    """
     filled = _environment().get_template(template)
-    return HTMLResponse(filled.render(request=request, path=request.url.path, **values), status)
+    given = {"request": request, "path": request.url.path, "visitor": visitor_of(request), **values}
+    return HTMLResponse(filled.render(given), status)
 
 
 def compile_templates() -> None:

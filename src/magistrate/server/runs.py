@@ -20,6 +20,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from magistrate.errors import SpecError, StoreError
 from magistrate.report.counts import MADE_BY
 from magistrate.server.responses import answering_with, error_responses, json_response, page, segment
+from magistrate.server.roles import visitor_of
 from magistrate.server.run import Progress, progress_of
 from magistrate.server.state import RequestStore, StorePool, stores_of
 from magistrate.store import Store
@@ -248,23 +249,27 @@ def runs(
 
 
 @router.post("/runs/{run_id}/rename")
-def rename(run_id: str, store: RequestStore, name: Annotated[str, Form(max_length=200)] = "") -> Response:
+def rename(
+    request: Request, run_id: str, store: RequestStore, name: Annotated[str, Form(max_length=200)] = ""
+) -> Response:
     """Set the name of the run, or remove it."""
     found = store.find_run(run_id)
     with answering_with(SpecError, 422):
-        store.rename(found.id, name.strip() or None)
+        store.rename(found.id, name.strip() or None, by=visitor_of(request).who)
     return RedirectResponse(f"/runs/{segment(run_id)}", 303)
 
 
 @router.post("/runs/{run_id}/tags")
 def tag(
+    request: Request,
     run_id: str,
     store: RequestStore,
     add: Annotated[str, Form(max_length=200)] = "",
     remove: Annotated[str, Form(max_length=200)] = "",
 ) -> Response:
     """Add a tag to the run or remove one."""
-    store.tag(run_id, add=[add.strip()] if add.strip() else (), remove=[remove] if remove else ())
+    added, removed = [add.strip()] if add.strip() else (), [remove] if remove else ()
+    store.tag(run_id, add=added, remove=removed, by=visitor_of(request).who)
     return RedirectResponse(f"/runs/{segment(run_id)}", 303)
 
 
@@ -275,23 +280,23 @@ def delete_page(request: Request, run_id: str, store: RequestStore) -> Response:
 
 
 @router.post("/runs/{run_id}/delete")
-def delete_from_page(run_id: str, store: RequestStore) -> Response:
+def delete_from_page(request: Request, run_id: str, store: RequestStore) -> Response:
     """Delete the run, unless a process is executing it."""
-    delete_run(store, run_id)
+    delete_run(store, run_id, visitor_of(request).who)
     return RedirectResponse("/", 303)
 
 
-def delete_run(store: Store, run_id: str) -> None:
+def delete_run(store: Store, run_id: str, by: str) -> None:
     """Delete the run; 409 while a process is executing it, since that process would fail."""
     found = store.find_run(run_id)
     with answering_with(StoreError, 409), store.hold(found.id):
-        store.delete(found.id)
+        store.delete(found.id, by=by)
 
 
 @api.delete("/runs/{run_id}", status_code=204, responses=error_responses(404, 409, 422, 503))
-def delete(run_id: str, store: RequestStore) -> Response:
+def delete(request: Request, run_id: str, store: RequestStore) -> Response:
     """Delete a run with its outcomes; 409 while a process is executing it."""
-    delete_run(store, run_id)
+    delete_run(store, run_id, visitor_of(request).who)
     return Response(status_code=204)
 
 

@@ -4,7 +4,8 @@ In the order in which a request passes them:
 
 - `SecurityHeaders` and `HostCheck`: the security headers of every response, and only known host names;
 - `limits.BodyLimits`: no body that is too long or too slow;
-- `Access`: only with the token or a session, and no request made by another site.
+- `Access`: only with a token or a session, and no request made by another site. What a visitor may then
+  do depends on their role, see `roles`.
 
 All are plain ASGI around the whole application, so they also apply to errors of the framework.
 
@@ -34,10 +35,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from magistrate.errors import SpecError
-from magistrate.server.limits import BodyLimits, TokenAttempts, TokenCheck, client_of, digest
+from magistrate.errors import SpecError, StoreError
+from magistrate.server.limits import BodyLimits, TokenAttempts, client_of
 from magistrate.server.responses import from_script, page, reads_html, refusal
+from magistrate.server.roles import WITHOUT_TOKEN, FindUser, Visitor, set_visitor
 from magistrate.server.settings import Settings, host_name, is_address, is_loopback
+from magistrate.store.users import digest
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -154,8 +157,8 @@ _PORTS = {"http": 80, "https": 443}
 _LOCAL = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]{0,2000}")
 _FORM = "application/x-www-form-urlencoded"
 
-_NEEDED = "this server needs its token: send 'Authorization: Bearer TOKEN', or sign in at /login"
-_WRONG = "that is not the token of this server"
+_NEEDED = "this server needs a token: send 'Authorization: Bearer TOKEN', or sign in at /login"
+_WRONG = "that is not the token of this server, nor of a user"
 _FORGED = "another site made this request in your browser; open the page itself and do it there"
 
 
@@ -165,31 +168,33 @@ _FORGED = "another site made this request in your browser; open the page itself 
 class Sessions:
     """Active sessions: at most `MOST_SESSIONS` random ids in memory, each for `seconds` of `clock`.
 
-    Only hashes of ids are kept, so the time of a lookup reveals nothing about other ids.
+    Only hashes of ids are kept, so the time of a lookup reveals nothing about other ids. Each id is bound
+    to the digest of the token that it was given for, so that it ends with that token.
     """
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
         self.seconds = seconds
         self._clock = clock
-        self._ends: OrderedDict[bytes, float] = OrderedDict()
+        self._active: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()  # end and token, oldest first
 
-    def begin(self) -> str:
-        """Create a session and return its id."""
-        while self._ends and (
-            len(self._ends) >= MOST_SESSIONS or next(iter(self._ends.values())) <= self._clock()
+    def begin(self, token: bytes) -> str:
+        """Create a session for the token with this digest and return its id."""
+        while self._active and (
+            len(self._active) >= MOST_SESSIONS or next(iter(self._active.values()))[0] <= self._clock()
         ):
-            self._ends.popitem(last=False)
+            self._active.popitem(last=False)
         made = secrets.token_urlsafe(32)
-        self._ends[_key(made)] = self._clock() + self.seconds
+        self._active[_key(made)] = self._clock() + self.seconds, token
         return made
 
-    def is_active(self, given: str) -> bool:
-        """Return whether it is the id of a session that has not ended."""
-        return self._ends.get(_key(given), float("-inf")) > self._clock()
+    def token_of(self, given: str) -> bytes | None:
+        """Return the digest of the token of the session with this id; None if there is none or it ended."""
+        ends, token = self._active.get(_key(given), (float("-inf"), b""))
+        return token if ends > self._clock() else None
 
     def end(self, given: str) -> None:
         """End that session, if it exists."""
-        self._ends.pop(_key(given), None)
+        self._active.pop(_key(given), None)
 
 
 def _key(given: str) -> bytes:
@@ -209,15 +214,19 @@ class Login:
         # Cookies do not distinguish ports, and several servers may run on one machine.
         self._cookie = f"magistrate_session_{settings.port}"
 
-    def is_signed_in(self, scope: Scope) -> bool:
-        """Return whether a cookie of the request names an active session."""
-        return any(self._sessions.is_active(each) for each in self._ids(scope))
+    async def visitor(self, scope: Scope) -> Visitor | None:
+        """Return who is signed in by a cookie of the request, with the role that they have now."""
+        for each in self._ids(scope):
+            token = self._sessions.token_of(each)
+            if token is not None and (found := await self._attempts.visitor(token)) is not None:
+                return found
+        return None
 
     async def answer(self, request: Request) -> Response | None:
         """Return the response at the two paths for signing in and out; None for other paths."""
         path, method = request.url.path, request.method
         if path == LOGIN and method in ("GET", "HEAD"):
-            return self._form(request)
+            return await self._form(request)
         if path == LOGIN and method == "POST":
             return await self._enter(request)
         if path == LOGOUT and method == "POST":
@@ -227,17 +236,13 @@ class Login:
         allowed = "GET, HEAD, POST" if path == LOGIN else "POST"
         return refusal(request.scope, 405, f"{path} takes {allowed}", {"allow": allowed})
 
-    async def check(self, scope: Scope, token: bytes) -> TokenCheck:
-        """Check the token of a request when its turn comes."""
-        return await self._attempts.check(client_of(scope), token)
-
     def wait(self, scope: Scope) -> int:
         """Return the seconds, at least 1, after which this address may try a token again."""
         return max(1, ceil(self._attempts.wait(client_of(scope))))
 
-    def _form(self, request: Request) -> Response:
+    async def _form(self, request: Request) -> Response:
         following = local_path(request.query_params.get("next", ""))
-        if self._settings.token is None or self.is_signed_in(request.scope):
+        if self._settings.token is None or await self.visitor(request.scope) is not None:
             return RedirectResponse(following, 303)
         return page(request, "login.html", next=following, error=None)
 
@@ -252,9 +257,9 @@ class Login:
         if self._settings.token is None:
             return RedirectResponse(following, 303)
         given = fields.get("token", [""])[0].strip().encode("utf-8", "replace")
-        answer = await self.check(request.scope, given)
-        if answer == "right":
-            return self._signed_in(request, following)
+        answer = await self._attempts.check(client_of(request.scope), given)
+        if isinstance(answer, Visitor):
+            return self._signed_in(request, following, digest(given))
         if answer == "later":
             wait = self.wait(request.scope)
             message = f"There were too many wrong tokens. Try again in {wait} seconds."
@@ -262,19 +267,20 @@ class Login:
             response.headers["retry-after"] = str(wait)
             return response
         message = (
-            "That is not the token of this server. It was given or printed where the server was started."
+            "That is neither the token of this server, which was given or printed where it was started, nor "
+            "that of a user."
         )
         response = page(request, "login.html", status=401, next=following, error=message)
         response.headers["www-authenticate"] = CHALLENGE
         return response
 
-    def _signed_in(self, request: Request, following: str) -> Response:
+    def _signed_in(self, request: Request, following: str, token: bytes) -> Response:
         for each in self._ids(request.scope):
             self._sessions.end(each)
         response = RedirectResponse(following, 303)
         response.set_cookie(
             self._cookie,
-            self._sessions.begin(),
+            self._sessions.begin(token),
             max_age=int(self._sessions.seconds),
             httponly=True,
             samesite="strict",
@@ -350,12 +356,12 @@ def _is_same(origin: str, host: str) -> bool:
 
 
 class Access:
-    """Accepts requests with the token or a session; without a token, anybody on this machine.
+    """Accepts requests with a token or a session; if the server has no token, anybody on this machine.
 
     Health checks and static files are open. A correct bearer token is sufficient. Without one, a request
-    that changes something must come from this server's own pages, and if there is a token every request
-    needs a session cookie. Refusals: 401 for no or a wrong token, 403 for another site, 429 for too many
-    wrong tokens.
+    that changes something must come from this server's own pages, and if the server has a token every
+    request needs a session cookie. Refusals: 401 for no or a wrong token, 403 for another site, 429 for too
+    many wrong tokens. The application finds who it is with `roles.visitor_of`.
     """
 
     def __init__(
@@ -364,10 +370,12 @@ class Access:
         settings: Settings,
         sessions: Sessions,
         clock: Callable[[], float],
+        find_user: FindUser | None,
     ) -> None:
         self._app = app
-        self._token = settings.token
-        self._login = Login(settings, sessions, TokenAttempts(settings.token, clock))
+        self._is_free = settings.token is None
+        self._attempts = TokenAttempts(settings.token, clock, find_user)
+        self._login = Login(settings, sessions, self._attempts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope["method"] in SAFE and _is_open(scope["path"])):
@@ -377,23 +385,34 @@ class Access:
             answer = await self._answer(scope, receive)
         except ClientDisconnect:
             return  # the client is gone, or `BodyLimits` answers
+        except StoreError as error:  # a user's token cannot be looked up
+            answer = refusal(scope, 503, str(error))
         await (answer or self._app)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response | None:
         """Return the response that replaces the application's; None if the request may pass."""
         bearer = _bearer(scope)
-        if self._token is not None and bearer is not None:
+        if not self._is_free and bearer is not None:
             return await self._refused_token(scope, bearer)
         if is_forged(scope):
             return refusal(scope, 403, _FORGED)
         answer = await self._login.answer(Request(scope, receive))
-        if answer is not None or self._token is None or self._login.is_signed_in(scope):
+        if answer is not None:
             return answer
-        return _sign_in_first(scope)
+        if not self._is_free:
+            visitor = await self._login.visitor(scope)
+        else:  # whoever shows no user's token may do everything
+            user = None if bearer is None else await self._attempts.visitor(digest(bearer))
+            visitor = user or WITHOUT_TOKEN
+        if visitor is None:
+            return _sign_in_first(scope)
+        set_visitor(scope, visitor)
+        return None
 
     async def _refused_token(self, scope: Scope, token: bytes) -> Response | None:
-        answer = await self._login.check(scope, token)
-        if answer == "right":
+        answer = await self._attempts.check(client_of(scope), token)
+        if isinstance(answer, Visitor):
+            set_visitor(scope, answer)
             return None
         if answer == "later":
             wait = self._login.wait(scope)
@@ -443,8 +462,17 @@ def _shown(scope: Scope) -> str:
     return address._replace(scheme="", netloc="").geturl()
 
 
-def protect(app: ASGIApp, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> ASGIApp:
-    """Wrap the application so that only permitted requests reach it. `clock` counts seconds."""
+def protect(
+    app: ASGIApp,
+    settings: Settings,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    find_user: FindUser | None = None,
+) -> ASGIApp:
+    """Wrap the application so that only permitted requests reach it.
+
+    `clock` counts seconds. Without `find_user`, only the server's token is known.
+    """
     sessions = Sessions(clock, settings.session_seconds)
-    guarded = Access(app, settings, sessions, clock)
+    guarded = Access(app, settings, sessions, clock, find_user)
     return SecurityHeaders(HostCheck(BodyLimits(guarded, settings), settings))

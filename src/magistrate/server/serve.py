@@ -87,7 +87,7 @@ def _advice(error: OSError, settings: Settings) -> str:
 
 def wrap_app(app: FastAPI, settings: Settings) -> ASGIApp:
     """Return the application as it is served: protected, and monitored with `app.state.metrics`."""
-    return RequestMonitor(protect(app, settings), app.state.metrics)
+    return RequestMonitor(protect(app, settings, find_user=app.state.find_user), app.state.metrics)
 
 
 def serve(

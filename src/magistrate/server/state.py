@@ -24,7 +24,9 @@ from magistrate import _logging
 from magistrate.errors import MagistrateError, SpecError
 from magistrate.report.counts import MADE_BY, RunFigures, counted
 from magistrate.server.responses import status_of
+from magistrate.server.roles import FindUser
 from magistrate.store import Snapshot, Store
+from magistrate.store.users import User
 
 # --- open stores ------------------------------------------------------------------------------------
 
@@ -58,6 +60,16 @@ class StorePool:
                 self._waiting.get_nowait().close()
             except Empty:
                 return
+
+
+def user_finder(stores: StorePool) -> FindUser:
+    """Return a function that finds the user of a token in the store."""
+
+    def find(token: bytes) -> User | None:
+        with stores.one() as store:
+            return store.users.find(token)
+
+    return find
 
 
 def stores_of(request: Request) -> StorePool:

@@ -36,6 +36,7 @@ from magistrate.server.responses import (
     query_of,
     sample_address,
 )
+from magistrate.server.roles import visitor_of
 from magistrate.server.samples import CLAIMS_AT_ONCE, Evidence, evidence_of
 from magistrate.server.state import RequestStore
 from magistrate.server.watch import STAGES, STATES, WORDS
@@ -537,6 +538,7 @@ def _names(store: Store) -> list[str]:
 
 @router.post("/watch/trace/keep")
 def keep(
+    request: Request,
     store: RequestStore,
     id: Annotated[str, Form(max_length=1000)],
     target: Annotated[str, Form(max_length=200)],
@@ -550,7 +552,8 @@ def keep(
         raise SpecError("this answer has no sample, so there is nothing to keep")
     revision = view.decision.revision if view.decision is not None else view.answer.revision
     with answering_with(SpecError, 422):
-        made = keep_sample(store, name.strip(), replace(view.sample, id=kept_id(view.answer, id, revision)))
+        kept = replace(view.sample, id=kept_id(view.answer, id, revision))
+        made = keep_sample(store, name.strip(), kept, by=visitor_of(request).who)
     return RedirectResponse(
         trace_address(id, target=target, rule=rule, judge=judge, kept=made.ref) + "#kept", 303
     )
@@ -562,7 +565,7 @@ def kept_id(answer: TraceAnswer, trace_id: str, revision: int) -> str:
     return place if revision == 1 else f"{place}.{revision}"
 
 
-def keep_sample(store: Store, name: str, sample: Sample) -> DatasetVersion:
+def keep_sample(store: Store, name: str, sample: Sample, *, by: str | None = None) -> DatasetVersion:
     """Append a sample to a data set and return the newest version, unchanged if it has the sample already.
 
     Concurrent additions are not lost: a version that somebody else made meanwhile is merged into the next
@@ -576,7 +579,7 @@ def keep_sample(store: Store, name: str, sample: Sample) -> DatasetVersion:
             if base is not None and sample.id in before:
                 return base
             held = () if base is None else store.dataset_samples(base.digest)
-            made = store.add_dataset(name, chain(held, [sample]), source="traces that were watched")
+            made = store.add_dataset(name, chain(held, [sample]), source="traces that were watched", by=by)
             mine.add(made.version)
             after = 0 if base is None else base.version
             between = range(after + 1, made.version)

@@ -26,6 +26,7 @@ from magistrate.datasets.files import HUB, named_like_file
 from magistrate.datasets.named import catalogue
 from magistrate.datasets.rows import Problem, Row, check_max_unread
 from magistrate.errors import DatasetError, InputError, SpecError, StoreError
+from magistrate.store.audit import log_change
 from magistrate.store.codec import sample_body, sample_from, sample_key
 from magistrate.store.connection import Transactions
 from magistrate.store.difference import Difference, difference
@@ -219,12 +220,15 @@ def delete_versions(connection: Connection, versions: Sequence[DatasetVersion]) 
 class DatasetShelf(Transactions):
     """The stored data sets of a store."""
 
-    def add_dataset(self, name: str, samples: Iterable[Sample], *, source: str) -> DatasetVersion:
+    def add_dataset(
+        self, name: str, samples: Iterable[Sample], *, source: str, by: str | None = None
+    ) -> DatasetVersion:
         """Store samples under a name, as its next version, or return its version that already has this
         content.
 
         All samples are read before anything is written. Raises `SpecError` for an invalid name,
-        `InputError` if there are no samples, an id occurs twice or a value cannot be stored.
+        `InputError` if there are no samples, an id occurs twice or a value cannot be stored. `by` is who
+        adds a version, for the audit log.
         """
         name = checked_name(name)
         with Spool() as spool:
@@ -236,6 +240,8 @@ class DatasetShelf(Transactions):
             for _ in range(_FILLED_ANEW):
                 with self._writing() as connection:
                     found = name_content(connection, name, digest, spool.n, source, now)
+                    if found is not None and found.new:
+                        log_change(connection, by, "add data set", found.ref, now, f"{spool.n:,} samples")
                 if found is not None:
                     return found
                 for first, chunk in spool.chunks(ROWS_AT_ONCE):

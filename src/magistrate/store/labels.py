@@ -3,7 +3,8 @@
 An item is leased to an annotator before it is shown to them. So no two people label the same item unless it
 wants two labels. A lease is a stored row with an end time, not a lock: if nobody answers, it expires and
 the item goes to somebody else. Labels and decisions are only ever appended: the newest revision counts and
-earlier ones are kept. The caller passes the current time to every method.
+earlier ones are kept. The caller passes the current time to every method, and in `by` who makes a change,
+for the audit log.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, exists, func, insert, select
 
 from magistrate.errors import InputError, SpecError
+from magistrate.store.audit import log_change
 from magistrate.store.codec import dumps, loads, sample_body, sample_from, sample_key
 from magistrate.store.runs import ROWS_AT_ONCE, keep_samples, near, shown
 from magistrate.store.schema import (
@@ -368,7 +370,15 @@ class Labels:
     # --- labels ---------------------------------------------------------------------------------
 
     def add(
-        self, queue: str, position: int, annotator: str, answer: Answer, *, revision: int, now: datetime
+        self,
+        queue: str,
+        position: int,
+        annotator: str,
+        answer: Answer,
+        *,
+        revision: int,
+        now: datetime,
+        by: str | None = None,
     ) -> Label | None:
         """Append an answer. `revision` is the annotator's newest that the client knows, 0 for none.
 
@@ -387,6 +397,8 @@ class Labels:
                 return newest if newest.revision == revision + 1 and same == given else None
             seen = _was_shown(connection, name, position, annotator)
             _append(connection, name, position, annotator, answer, revision=revision + 1, seen=seen, now=now)
+            details = f"{answer.label}, revision {revision + 1}{_under(annotator, by)}"
+            log_change(connection, by, "label", _place(name, position), now, details)
             return _newest(connection, name, position, annotator)
 
     def add_all(
@@ -420,7 +432,7 @@ class Labels:
                 n += 1
         return n
 
-    def undo(self, queue: str, annotator: str, now: datetime) -> int | None:
+    def undo(self, queue: str, annotator: str, now: datetime, *, by: str | None = None) -> int | None:
         """Take back the annotator's last answer. Returns its item's position, None if there is none."""
         name = _name(queue)
         with self._writing_for_good() as connection:
@@ -443,6 +455,8 @@ class Labels:
                 seen=seen,
                 now=now,
             )
+            details = f"revision {row.revision + 1}{_under(annotator, by)}"
+            log_change(connection, by, "take back label", _place(name, row.position), now, details)
             return int(row.position)
 
     def newest(self, queue: str, position: int, annotator: str) -> Label | None:
@@ -471,6 +485,7 @@ class Labels:
         adjudicator: str,
         revision: int,
         now: datetime,
+        by: str | None = None,
     ) -> Gold | None:
         """Append a decision (faithful or hallucinated) with its reason. `revision` and None: see `add`."""
         adjudicator, name, reason = checked_annotator(adjudicator), _name(queue), reason.strip()
@@ -500,6 +515,8 @@ class Labels:
                 "at": now,
             }
             connection.execute(insert(label_gold), [row])
+            details = f"{answer.label}, revision {newest + 1}{_under(adjudicator, by)}"
+            log_change(connection, by, "decide", _place(name, position), now, details)
             asked = select(label_gold).where(*here, label_gold.c.revision == newest + 1)
             return _gold(connection.execute(asked).one())
 
@@ -520,6 +537,16 @@ _SAID: ColumnElement[bool] = labels.c.label != UNDONE
 
 def _name(queue: str) -> str:
     return unicodedata.normalize("NFC", queue)
+
+
+def _place(queue: str, position: int) -> str:
+    """Name an item in the audit log."""
+    return f"{queue}, item {position + 1}"
+
+
+def _under(annotator: str, by: str | None) -> str:
+    """Say under which name somebody labelled, if it is not their own."""
+    return "" if annotator == by else f", as {annotator}"
 
 
 def _beside(table: Any) -> tuple[ColumnElement[bool], ...]:

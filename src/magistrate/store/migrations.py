@@ -49,6 +49,30 @@ def _kept(label: str) -> str:
     return _UNSAFE_THEN.sub(lambda found: f"\\u{ord(found.group()):04x}", label)
 
 
+# --- the part of the eleventh step that is not SQL of both databases ---------------------------------
+
+_SEALED = "the audit log is only appended to"
+
+
+def seal_audit_log(connection: Connection) -> None:
+    """Make the database refuse to change or delete rows of the audit log."""
+    if is_server(connection):
+        connection.exec_driver_sql(
+            "CREATE FUNCTION refuse_audit_change() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE EXCEPTION '{_SEALED}'; END $$"
+        )
+        connection.exec_driver_sql(
+            "CREATE TRIGGER audit_log_sealed BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log "
+            "FOR EACH STATEMENT EXECUTE FUNCTION refuse_audit_change()"
+        )
+        return
+    for change in ("UPDATE", "DELETE"):
+        connection.exec_driver_sql(
+            f"CREATE TRIGGER audit_log_no_{change.lower()} BEFORE {change} ON audit_log "
+            f"BEGIN SELECT RAISE(ABORT, '{_SEALED}'); END"
+        )
+
+
 # --- the steps --------------------------------------------------------------------------------------
 
 _VERSIONS = "CREATE TABLE schema_version (version INTEGER NOT NULL PRIMARY KEY, applied_at TEXT NOT NULL)"
@@ -391,6 +415,28 @@ _SOURCES = (
     )""",
 )
 
+# Users of a server with roles, and who changed what.
+_USERS = (
+    """CREATE TABLE users (
+        name TEXT NOT NULL PRIMARY KEY,
+        role TEXT NOT NULL,
+        token TEXT NOT NULL UNIQUE,
+        created_at TEXT NOT NULL,
+        token_at TEXT NOT NULL
+    )""",
+    """CREATE TABLE audit_log (
+        id {key},
+        at TEXT NOT NULL,
+        who TEXT NOT NULL,
+        action TEXT NOT NULL,
+        object TEXT NOT NULL,
+        details TEXT NOT NULL
+    )""",
+    "CREATE INDEX audit_log_at ON audit_log (at)",
+    "CREATE INDEX audit_log_who ON audit_log (who)",
+    seal_audit_log,
+)
+
 MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _FIRST,
     _COUNTS,
@@ -402,6 +448,7 @@ MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _LABELS,
     _WATCH_OUT,
     _SOURCES,
+    _USERS,
 )
 LATEST = len(MIGRATIONS)
 

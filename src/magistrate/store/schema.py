@@ -487,6 +487,31 @@ sources = Table(
     Column("changed_at", Instant, nullable=False),
 )
 
+# Users of a server; `token` is the hash of theirs.
+users = Table(
+    "users",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("token", Text, nullable=False, unique=True),
+    Column("created_at", Instant, nullable=False),
+    Column("token_at", Instant, nullable=False),
+)
+
+# Who changed what and when. Triggers of the database refuse to change or delete a row.
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("at", Instant, nullable=False),
+    Column("who", Words, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("object", Words, nullable=False),
+    Column("details", Words, nullable=False),
+    Index("audit_log_at", "at"),
+    Index("audit_log_who", "who"),
+)
+
 
 # --- differences of the databases -------------------------------------------------------------------
 

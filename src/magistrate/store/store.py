@@ -18,6 +18,7 @@ import magistrate.store.outcomes as outcomes
 import magistrate.store.runs as runs
 from magistrate._version import __version__
 from magistrate.errors import InputError, SpecError, StoreError
+from magistrate.store.audit import AuditLog, log_change
 from magistrate.store.codec import dumps, recipes_body, sample_body, scoring_body
 from magistrate.store.connection import RunLock, explained, held, hold, open_engine, place_of
 from magistrate.store.datasets import DatasetShelf
@@ -39,6 +40,7 @@ from magistrate.store.runs import (
 from magistrate.store.sources import Sources
 from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
+from magistrate.store.users import Users
 from magistrate.store.watch_figures import WatchLists
 from magistrate.store.watched import Watched
 from magistrate.types import Outcome, Recipe, Sample, Scoring, Usage
@@ -179,6 +181,16 @@ class Store(DatasetShelf):
     def sources(self) -> Sources:
         """The cursors of the servers that spans are pulled from."""
         return Sources(self._writing, self._reading)
+
+    @property
+    def users(self) -> Users:
+        """The users of a server."""
+        return Users(self._writing, self._reading)
+
+    @property
+    def audit(self) -> AuditLog:
+        """Who changed what and when."""
+        return AuditLog(self._reading)
 
     @property
     def outbox(self) -> Outbox:
@@ -480,30 +492,37 @@ class Store(DatasetShelf):
         with self._writing() as connection:
             return keep_figures(connection, run_id, revision, kept)
 
-    # --- names, tags, deletion ------------------------------------------------------------------
+    # --- names, tags, deletion: `by` is who does it, for the audit log ----------------------------
 
-    def rename(self, ref: str, name: str | None) -> RunRecord:
+    def rename(self, ref: str, name: str | None, *, by: str | None = None) -> RunRecord:
         """Set the name of a run, or remove it."""
         name = _checked_name(name)
         with self._writing() as connection:
             run_id = resolve(connection, ref)
             runs.rename_run(connection, run_id, name)
+            log_change(connection, by, "rename run", run_id, self._now(), f"to {name}" if name else "no name")
             return record_of(connection, run_id)
 
-    def tag(self, ref: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> RunRecord:
+    def tag(
+        self, ref: str, add: Iterable[str] = (), remove: Iterable[str] = (), *, by: str | None = None
+    ) -> RunRecord:
         """Add and remove tags of a run. Tags already present or absent are ignored."""
         add, remove = _checked_tags(add), _checked_tags(remove)
         with self._writing() as connection:
             run_id = resolve(connection, ref)
             runs.change_tags(connection, run_id, add, remove)
+            changes = (*(f"+{tag}" for tag in add), *(f"-{tag}" for tag in remove))
+            log_change(connection, by, "tag run", run_id, self._now(), " ".join(changes))
             return record_of(connection, run_id)
 
-    def delete(self, ref: str) -> RunRecord:
+    def delete(self, ref: str, *, by: str | None = None) -> RunRecord:
         """Delete a run, its outcomes and the samples that nothing else uses, and return its record."""
         with self._writing() as connection:
-            record = record_of(connection, resolve(connection, ref))
-            runs.delete_run(connection, record.id)
-            return record
+            found = record_of(connection, resolve(connection, ref))
+            runs.delete_run(connection, found.id)
+            details = f"{found.n_outcomes:,} outcomes over {found.dataset}"
+            log_change(connection, by, "delete run", found.id, self._now(), details)
+            return found
 
     # --- writing, and reasons of rejections ------------------------------------------------------
 
