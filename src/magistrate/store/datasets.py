@@ -28,7 +28,6 @@ from magistrate.datasets.rows import Problem, Row, check_max_unread
 from magistrate.errors import DatasetError, InputError, SpecError, StoreError
 from magistrate.store.codec import sample_body, sample_from, sample_key
 from magistrate.store.connection import Transactions
-from magistrate.store.difference import Difference, difference
 from magistrate.store.runs import ROWS_AT_ONCE, RunRecord, keep_samples, near, record_of, shown
 from magistrate.store.schema import (
     dataset_contents,
@@ -280,11 +279,6 @@ class DatasetShelf(Transactions):
         with self._reading() as connection:
             refs = [each.ref for each in _require(connection, ref)]
             return [record_of(connection, run_id) for run_id in run_ids_over(connection, refs)]
-
-    def diff_datasets(self, a: str, b: str) -> Difference:
-        """Return the difference from `a` to `b`, as computed by `difference`."""
-        before, after = self.find_dataset(a), self.find_dataset(b)
-        return difference(self.dataset_samples(before.digest), self.dataset_samples(after.digest))
 
     def delete_dataset(self, ref: str, *, force: bool = False) -> list[DatasetVersion]:
         """Delete a version, or all of a name, and return them.

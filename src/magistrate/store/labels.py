@@ -360,11 +360,6 @@ class Labels:
             stop_writers(connection, label_leases)
             _lease(connection, _name(queue), position, annotator, until, shown=shown)
 
-    def was_shown(self, queue: str, position: int, annotator: str) -> bool:
-        """Return whether the annotator has seen the judge's verdict on this item."""
-        with self._reading() as connection:
-            return _was_shown(connection, _name(queue), position, annotator)
-
     # --- labels ---------------------------------------------------------------------------------
 
     def add(
