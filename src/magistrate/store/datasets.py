@@ -35,6 +35,7 @@ from magistrate.store.schema import (
     dataset_versions,
     insert_missing,
     label_items,
+    of_row,
     run_samples,
     runs,
     samples,
@@ -104,10 +105,7 @@ def versions_where(connection: Connection, *, name: str | None = None) -> list[D
     if name is not None:
         asked = asked.where(dataset_versions.c.name == name)
     asked = asked.order_by(dataset_versions.c.name, dataset_versions.c.version)
-    return [
-        DatasetVersion(row.name, row.version, row.digest, row.n_samples, row.created_at, row.source)
-        for row in connection.execute(asked)
-    ]
+    return [of_row(DatasetVersion, row, new=False) for row in connection.execute(asked)]
 
 
 def require_version(connection: Connection, ref: str) -> DatasetVersion:
