@@ -131,7 +131,7 @@ class Wording:
     text: str
     forms: tuple[str, ...]
     places: tuple[tuple[int, int], ...]
-    language: str | None
+    language: str | None = None
 
     @cached_property
     def stems(self) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ class Wording:
         )
 
 
-def worded(text: str, language: str | None = None) -> Wording:
+def worded(text: str) -> Wording:
     """Split `text` into words.
 
     >>> worded("L'été, 25 °C: 東京!").forms
@@ -199,7 +199,7 @@ def worded(text: str, language: str | None = None) -> Wording:
     for found in checked(_pattern().finditer(text)):
         forms.append(form(found[0]))
         places.append(found.span())
-    return Wording(text, tuple(forms), tuple(places), language)
+    return Wording(text, tuple(forms), tuple(places))
 
 
 @lru_cache(maxsize=1 << 16)

@@ -50,11 +50,10 @@ class Alike:
         return left
 
 
-def reference_info(name: str, summary: str, version: int = 1, *, threshold: float = 1.0) -> JudgeInfo:
+def reference_info(name: str, summary: str, *, threshold: float = 1.0) -> JudgeInfo:
     """Describe a judge that compares the output with `expected`. An empty output does not match."""
     return JudgeInfo(
         name=name,
-        version=version,
         summary=summary,
         labels=(MATCH, MISMATCH),
         direction="maximize",
