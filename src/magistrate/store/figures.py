@@ -18,15 +18,14 @@ from magistrate.store.schema import figures, of_row, outcomes, run_tags, runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFigures:
-    """The cached metrics of one judge's outcomes, the judge at `place` in its run.
+class MainMetric:
+    """The main metric of a judge in a run.
 
-    `metric` is the main metric, with its `value` in [0, 1] and 95 % interval; None if nothing could be
-    measured. `body` is a document and `scores` are bytes that only the code version `made_by` can read.
+    `value` and the ends of its 95 % interval are in [0, 1], None if undefined; `metric` is None if nothing
+    could be measured.
     """
 
     judge: str
-    place: int
     made_by: str
     n_total: int
     n_ok: int
@@ -36,6 +35,16 @@ class KeptFigures:
     value: float | None
     low: float | None
     high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFigures(MainMetric):
+    """The cached metrics of one judge's outcomes, the judge at `place` in its run.
+
+    `body` is a document and `scores` are bytes that only the code version `made_by` can read.
+    """
+
+    place: int
     body: str
     scores: bytes
 
@@ -71,23 +80,10 @@ class RunFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """The main metric of a judge in a run, as computed at `revision`.
+class Head(MainMetric):
+    """The main metric of a judge in a run, as computed at `revision`."""
 
-    `value` and the ends of its 95 % interval are in [0, 1], None if undefined.
-    """
-
-    judge: str
     revision: int
-    made_by: str
-    n_total: int
-    n_ok: int
-    n_failures: int
-    n_abstentions: int
-    metric: str | None
-    value: float | None
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
