@@ -14,10 +14,16 @@ from magistrate._text import decimal, shorten
 from magistrate.analysis.columns import KNOWN, groups_of, missing
 from magistrate.errors import InputError
 from magistrate.metrics.classification import Estimate, PlainFields, classification, fields_of
-from magistrate.metrics.dawid_skene import NO_VOTE, dawid_skene
-from magistrate.metrics.error_correlation import ErrorCorrelation, error_correlation
+from magistrate.metrics.jury import (
+    NO_VOTE,
+    POOLINGS,
+    ErrorCorrelation,
+    Pooling,
+    dawid_skene,
+    error_correlation,
+    pooled,
+)
 from magistrate.metrics.paired import Figures
-from magistrate.metrics.pooling import POOLINGS, Pooling, pooled
 from magistrate.metrics.resampling import FEW_CONTEXTS, draws_of, interval_of
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
