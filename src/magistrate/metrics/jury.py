@@ -135,16 +135,10 @@ class DawidSkene:
     converged: bool = False
 
 
-def dawid_skene(
-    votes: ArrayLike,
-    n_labels: int = 2,
-    *,
-    least_raters: int = LEAST_RATERS,
-    least_items: int = LEAST_ITEMS,
-) -> DawidSkene:
+def dawid_skene(votes: ArrayLike, n_labels: int = 2) -> DawidSkene:
     """Fit votes `[n, k]`: labels from 0 to `n_labels` - 1, or `NO_VOTE` if a rater gave none.
 
-    Every item needs a vote. With fewer than `least_raters` raters, or fewer than `least_items` items with at
+    Every item needs a vote. With fewer than `LEAST_RATERS` raters, or fewer than `LEAST_ITEMS` items with at
     least two votes, the posterior is the share of the votes and `fallback` is the reason. The same happens
     if EM ends with raters that are wrong more often than right, so that the labels may be swapped. Raises
     `InputError` for anything other than such votes.
@@ -155,11 +149,11 @@ def dawid_skene(
     several = int(((given != NO_VOTE).sum(1) >= 2).sum())
     voted = (given[:, :, None] == np.arange(n_labels)).astype(np.float64)  # [n, k, m]
     mean = voted.sum(1) / voted.sum((1, 2))[:, None]
-    if given.shape[1] < least_raters:
-        return DawidSkene(mean, f"it takes {least_raters} raters at least, and there are {given.shape[1]}")
-    if several < least_items:
+    if given.shape[1] < LEAST_RATERS:
+        return DawidSkene(mean, f"it takes {LEAST_RATERS} raters at least, and there are {given.shape[1]}")
+    if several < LEAST_ITEMS:
         return DawidSkene(
-            mean, f"it takes {least_items} items with two votes or more, and there are {several}"
+            mean, f"it takes {LEAST_ITEMS} items with two votes or more, and there are {several}"
         )
     posterior, rounds, converged = mean, 0, False
     prior = np.full((n_labels, n_labels), WRONG) + np.eye(n_labels) * (RIGHT - WRONG)
