@@ -28,8 +28,8 @@ from magistrate.analysis.columns import Columns, groups_of
 from magistrate.analysis.improvement import by_threshold, compared, current
 from magistrate.errors import InputError
 from magistrate.labels.sampling import Candidate, Policy, draw, wanted
+from magistrate.metrics.prevalence import weighted_share
 from magistrate.metrics.thresholds import best_cut
-from magistrate.metrics.weighted import weighted_share
 from magistrate.training.split import held_out
 from magistrate.types import HALLUCINATED, Scoring, Verdict
 

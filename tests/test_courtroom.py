@@ -19,7 +19,7 @@ from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.errors import EngineError, EngineRefused, EngineTimeout, SpecError
 from magistrate.judges import registry
 from magistrate.judges.courtroom import Cast, Courtroom, Persona, shipped_cast
-from magistrate.judges.option_policy import OptionPolicyError
+from magistrate.judges.registry import OptionPolicyError
 from magistrate.judges.rubric import COMBINE, reflagged
 from magistrate.report.terminal import print_outcome
 from magistrate.report.trial import trial_of

@@ -6,7 +6,7 @@ import pytest
 
 import magistrate
 from magistrate import Sample
-from magistrate.features.language import another_language, is_code, strange
+from magistrate.features.words import another_language, is_code, strange
 from magistrate.types import Abstention, Verdict
 
 WARRANTY = (

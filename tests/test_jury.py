@@ -16,8 +16,8 @@ from magistrate.errors import EngineGone, EngineTimeout, InvalidOutput, OverLeng
 from magistrate.judges import registry
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.jury import Jury
-from magistrate.judges.option_policy import OptionPolicyError
-from magistrate.metrics.pooling import POOLINGS, pooled
+from magistrate.judges.registry import OptionPolicyError
+from magistrate.metrics.jury import POOLINGS, pooled
 from magistrate.runs.execute import judge_one
 from magistrate.runs.spec import whole
 from magistrate.types import (

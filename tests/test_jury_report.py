@@ -16,8 +16,7 @@ from magistrate.engines.base import Engine
 from magistrate.errors import EngineTimeout, InputError
 from magistrate.judges.base import JudgeInfo
 from magistrate.judges.jury import Jury
-from magistrate.metrics.dawid_skene import NO_VOTE, dawid_skene
-from magistrate.metrics.error_correlation import error_correlation
+from magistrate.metrics.jury import NO_VOTE, dawid_skene, error_correlation
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 from terminal import Call
 from two_judges import samples_of, verdicts

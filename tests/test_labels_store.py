@@ -149,7 +149,6 @@ def test_a_label_given_after_the_verdict_was_shown_says_so_for_good(store: Store
     assert say(store, 0, "ana", "faithful").shown is False  # type: ignore[attr-defined]
     store.labels.lease("q", 0, "ana", LATER, shown=True)
     store.labels.lease("q", 0, "ana", LATER)
-    assert store.labels.was_shown("q", 0, "ana") and not store.labels.was_shown("q", 0, "ben")
     store.labels.undo("q", "ana", NOON)
     assert say(store, 0, "ana", "hallucinated", revision=2).shown is True  # type: ignore[attr-defined]
     assert say(store, 0, "ben", "faithful").shown is False  # type: ignore[attr-defined]

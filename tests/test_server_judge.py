@@ -25,7 +25,7 @@ from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineBusy, EngineGone, ModelError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge, JudgeInfo
-from magistrate.judges.option_policy import LARGEST, TEXTS
+from magistrate.judges.registry import LARGEST, TEXTS
 from magistrate.runs.execute import GRACE
 from magistrate.server.judging import LONGEST_EXPECTED, LONGEST_OUTPUT, BusyError, JudgingService, Question
 from magistrate.types import Failure, Sample, Verdict

@@ -27,7 +27,7 @@ from magistrate.errors import DatasetError, InputError, SpecError
 from magistrate.store import Store
 from magistrate.store.codec import sample_body
 from magistrate.store.datasets import Spool, StoredSource, keep_content, open_dataset
-from magistrate.store.difference import LINE
+from magistrate.store.difference import LINE, difference
 from magistrate.types import Recipe, Sample, Span, Turn, Verdict
 
 NOON = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
@@ -310,17 +310,15 @@ def test_a_difference_is_by_ids_and_names_the_fields(store: Store) -> None:
         replace(before[2], output="new", spans=(Span(0, 1, "y"),), metadata={"a": [1]}),
         replace(before[0], metadata={"b": 2, "a": 1}),
     ]
-    store.add_dataset("x", before, source="1")
-    store.add_dataset("x", after, source="2")
-    found = store.diff_datasets("x@1", "x@2")
+    found = difference(before, after)
     assert (found.added, found.removed, found.n_same) == (("new",), ("gone",), 1)
     assert found.changed == {
         "output": ("output", "spans", "metadata"),
         "many": ("context", "messages", "label"),
     }
-    back = store.diff_datasets("x", "x@1")
+    back = difference(after, before)
     assert (back.added, back.removed, set(back.changed)) == (("gone",), ("new",), {"output", "many"})
-    assert not store.diff_datasets("x@1", "x@1") and store.diff_datasets("x@1", "x@1").n_same == 4
+    assert not difference(before, before) and difference(before, before).n_same == 4
 
 
 @pytest.mark.full
@@ -329,8 +327,7 @@ def test_a_difference_is_by_ids_and_names_the_fields(store: Store) -> None:
 def test_every_sample_is_in_one_part_of_a_difference(
     shared: Store, before: list[Sample], after: list[Sample]
 ) -> None:
-    a, b = shared.add_dataset("a", before, source=""), shared.add_dataset("b", after, source="")
-    found = shared.diff_datasets(a.ref, b.ref)
+    found = difference(before, after)
     left, right = {s.id: s for s in before}, {s.id: s for s in after}
     both = left.keys() & right.keys()
     assert len(found.added) == len(right) - len(found.changed) - found.n_same

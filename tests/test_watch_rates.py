@@ -12,7 +12,7 @@ import pytest
 
 from magistrate import _async
 from magistrate.errors import EngineBusy, InputError
-from magistrate.metrics.weighted import weighted_share
+from magistrate.metrics.prevalence import weighted_share
 from magistrate.store import Store
 from magistrate.types import Sample
 from magistrate.watch.rates import rates

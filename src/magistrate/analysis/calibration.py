@@ -19,7 +19,7 @@ from magistrate.errors import InputError, SpecError
 from magistrate.judges.calibration_file import CalibrationFile, DataPart, JudgePart
 from magistrate.judges.folders import EstimatePart, ModelPart
 from magistrate.metrics.calibration import METHODS, Calibrator, Method, fitted, reference, shifted
-from magistrate.metrics.classification import Estimate, classification, fields_of
+from magistrate.metrics.classification import Estimate, PlainFields, classification
 from magistrate.metrics.distributions import grouped_folds
 from magistrate.metrics.reliability import (
     BINS,
@@ -60,7 +60,7 @@ COST = "cost"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(PlainFields):
     """The quality of scores as probabilities, and of the labels that a threshold gives them.
 
     `figures` holds an estimate for each of `LOSSES` and `RATES`, and `cost` if the aim is costs.
@@ -68,10 +68,6 @@ class Measured:
 
     reliability: Reliability
     figures: Mapping[str, Estimate]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)

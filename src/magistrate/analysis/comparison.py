@@ -273,7 +273,7 @@ def shared(sides: Sequence[Side]) -> Shared:
             kept.append((sample, verdicts))
         else:
             left_out[str(reason)] += 1
-    speaks = all(_speaks(verdicts[at] for _, verdicts in kept) for at in range(len(sides)))
+    speaks = all(any(verdicts[at].label in KNOWN for _, verdicts in kept) for at in range(len(sides)))
     gold = speaks and any(sample.label in KNOWN for sample, _ in kept)
     if gold:
         left_out.update(why for each in kept if (why := _unlabelled(*each)))
@@ -290,11 +290,6 @@ def _unlabelled(sample: Sample, verdicts: Iterable[Verdict]) -> str | None:
     if sample.label not in KNOWN:
         return "gold label of another name"
     return None if all(each.label in KNOWN for each in verdicts) else "verdict of another name"
-
-
-def _speaks(verdicts: Iterable[Verdict]) -> bool:
-    """Return whether any verdict uses the gold labels."""
-    return any(verdict.label in KNOWN for verdict in verdicts)
 
 
 def _matched(sides: Sequence[Side], sample_id: str) -> tuple[str | None, Sample | None]:

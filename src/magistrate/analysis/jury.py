@@ -13,11 +13,17 @@ from numpy.typing import NDArray
 from magistrate._text import decimal, shorten
 from magistrate.analysis.columns import KNOWN, groups_of, missing
 from magistrate.errors import InputError
-from magistrate.metrics.classification import Estimate, classification, fields_of
-from magistrate.metrics.dawid_skene import NO_VOTE, dawid_skene
-from magistrate.metrics.error_correlation import ErrorCorrelation, error_correlation
+from magistrate.metrics.classification import Estimate, PlainFields, classification, fields_of
+from magistrate.metrics.jury import (
+    NO_VOTE,
+    POOLINGS,
+    ErrorCorrelation,
+    Pooling,
+    dawid_skene,
+    error_correlation,
+    pooled,
+)
 from magistrate.metrics.paired import Figures
-from magistrate.metrics.pooling import POOLINGS, Pooling, pooled
 from magistrate.metrics.resampling import FEW_CONTEXTS, draws_of, interval_of
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
@@ -43,7 +49,7 @@ class Votes:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(PlainFields):
     """How a jury pools scores into one. `weights` has one weight per member; None means equal weights."""
 
     aggregate: Pooling = "mean"
@@ -51,26 +57,18 @@ class Pool:
     least: int = 2
     threshold: float = 0.5
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return fields_of(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(PlainFields):
     """The verdict count of a member, a jury or a part of one, and its figures on common labelled samples."""
 
     name: str
     verdicts: int
     metrics: Mapping[str, Estimate]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return fields_of(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Unlabelled:
+class Unlabelled(PlainFields):
     """The result of Dawid and Skene's method, from the votes alone.
 
     `fallback` is the reason why the probabilities are only the shares of the votes. `share` is the estimated
@@ -87,10 +85,6 @@ class Unlabelled:
     converged: bool
     probabilities: Mapping[str, float]
     row: Row
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)

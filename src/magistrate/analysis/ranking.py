@@ -12,7 +12,7 @@ import numpy as np
 from magistrate._text import percent
 from magistrate.errors import InputError
 from magistrate.metrics.bradley_terry import LOSS, TIE, WIN, PairCounts, components, elo, strengths
-from magistrate.metrics.classification import LEAST_GROUPS, Estimate, fields_of
+from magistrate.metrics.classification import LEAST_GROUPS, Estimate, PlainFields
 from magistrate.metrics.resampling import FEW_CONTEXTS, draws_of, interval_of
 
 Winner = Literal["first", "second", "tie"]
@@ -33,7 +33,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(PlainFields):
     """A candidate's place: `rating` on the Elo scale around 1,000, and its range of ranks in 95 % of draws.
 
     `rating` has no value, and the ranks are None, if the comparisons do not connect all candidates.
@@ -48,13 +48,9 @@ class Candidate:
     losses: int
     ties: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return fields_of(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(PlainFields):
     """Candidates from the best to the worst.
 
     `wins[i][j]` counts how often candidate i beat candidate j and `tied[i][j]` how often they tied, in the
@@ -73,10 +69,6 @@ class Ranking:
     consistent: float | None
     left_out: Mapping[str, int]
     remarks: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return fields_of(self)
 
 
 def ranking(

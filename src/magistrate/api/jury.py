@@ -9,7 +9,7 @@ from magistrate.analysis.columns import known_scoring, one_judge
 from magistrate.analysis.jury import JuryReport, Pool, jury_report, votes_of_judges, votes_of_jury
 from magistrate.api.stored import RunRef, StorePlace, record_of
 from magistrate.errors import InputError, SpecError
-from magistrate.metrics.pooling import POOLINGS, Pooling
+from magistrate.metrics.jury import POOLINGS, Pooling
 from magistrate.store import Store
 from magistrate.types import Outcome, Verdict
 

@@ -10,7 +10,7 @@ from magistrate.cli.options import json_option, store_option
 from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from magistrate.metrics.pooling import Pooling
+    from magistrate.metrics.jury import Pooling
 
 EXAMPLE = (
     "Example: magistrate run labelled.jsonl --judge jury:members=novelty+detector; magistrate jury last; "

@@ -223,16 +223,14 @@ class Translated:
     bounded: bool
 
 
-def translate(
-    pattern: str, flags: int = 0, *, ascii_words: bool = False, pointer: str | None = None
-) -> Translated:
+def translate(pattern: str, *, ascii_words: bool = False, pointer: str | None = None) -> Translated:
     """Translate `pattern` to the mask engine's syntax.
 
     `ascii_words` narrows `\\w` to ASCII, on which Python and ECMA 262 (the dialect of JSON Schema) agree.
     Raises `ConstraintError` for constructs that the mask engine does not support: lookarounds,
     backreferences, inner anchors, atomic groups, possessive repetition.
     """
-    tree = parsed(pattern, flags, pointer)
+    tree = parsed(pattern, pointer)
     active = tree.state.flags
     if active & ~_FLAGS & ~re.MULTILINE:
         raise ConstraintError(
@@ -255,7 +253,7 @@ def translate(
     return Translated(rust, starts, ends, writer.bounded)
 
 
-def parsed(pattern: str, flags: int = 0, pointer: str | None = None) -> Any:
+def parsed(pattern: str, pointer: str | None = None) -> Any:
     """Return Python's own parse tree of a pattern. Raises `ConstraintError` if it is invalid."""
     if len(pattern) > LONGEST_PATTERN:
         raise ConstraintError(
@@ -264,7 +262,7 @@ def parsed(pattern: str, flags: int = 0, pointer: str | None = None) -> Any:
         )
     parser = importlib.import_module("re._parser")  # the parse tree has had no public API since 3.11
     try:
-        return parser.parse(pattern, flags)
+        return parser.parse(pattern)
     except RecursionError:
         raise ConstraintError(f"the pattern {quoted(pattern)} is nested too deeply", pointer) from None
     except (re.error, OverflowError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,16 +98,12 @@ def _nothing(found: _Reading, shown: str) -> str:
     elif not found.columns:
         told += "; it has no rows"
     if found.columns:
-        told += f"; its columns are {_listed(found.columns)}"
+        told += f"; its columns are {', '.join(repr(plain(each, 40)) for each in found.columns[:15])}"
         if any(column.strip().lower() in LABELS for column in found.columns):
             told += " (its first line looks like a row: it takes a header, such as id,label)"
         elif len(found.columns) == 1 and not found.columns[0].isidentifier():
             told += " (one column: which separator is that? known are comma, semicolon and tab)"
     return f"{told}; it takes id and label, or say which they are: --map id=COLUMN --map label=COLUMN"
-
-
-def _listed(columns: Iterable[str]) -> str:
-    return ", ".join(repr(plain(each, 40)) for each in list(columns)[:15])
 
 
 def _add(

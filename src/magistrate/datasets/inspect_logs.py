@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from copy import copy
@@ -208,14 +208,10 @@ def values_of(sample: Any, right: list[str]) -> dict[str, Any]:
         "messages": [{"role": role, "content": text} for role, text in spoken],
         "tools": [message.text for message in sample.messages if message.role == "tool" and message.text],
         "metadata": metadata,
-        "store": _plain_store(sample.store),
+        "store": dict(sample.store.items()),
         **context,
     }
 
 
 def _last_user(messages: Any) -> str | None:
     return next((message.text for message in reversed(messages) if message.role == "user"), None)
-
-
-def _plain_store(store: Any) -> Mapping[str, Any]:
-    return dict(store.items())

@@ -71,7 +71,7 @@ class Graph:
         left = iter(rows)
         while some := list(islice(left, self._rows)):
             check()
-            longest = self._length or max(len(row["input_ids"]) for row in some)
+            longest = self.length or max(len(row["input_ids"]) for row in some)
             given = {
                 name: np.array([[*row[name], *[0] * (longest - len(row[name]))] for row in some], np.int64)
                 for name in self.inputs
@@ -86,10 +86,6 @@ class Graph:
     @property
     def length(self) -> int:
         """The number of tokens it reads if the export fixed it, else 0."""
-        return self._length
-
-    @property
-    def _length(self) -> int:
         shape = self.inputs["input_ids"]
         return 0 if shape[1].is_dynamic else int(shape[1].get_length())
 
@@ -109,7 +105,7 @@ def weights_of(folder: Path) -> Path:
     raise ModelError(f"{folder} has no network: it needs one of {', '.join((*READY, TORCH))}{why}")
 
 
-def graph_of(folder: Path, report: disk.Report = disk.quiet) -> Path:
+def graph_of(folder: Path) -> Path:
     """Return the file that `Graph` reads. Torch weights are converted once and cached by their hash.
 
     Raises `MissingExtra` without the extra `local`, or without `train` if a conversion is needed, and
@@ -125,13 +121,13 @@ def graph_of(folder: Path, report: disk.Report = disk.quiet) -> Path:
     if made.is_file():
         return made
     require_extra("train", "torch", "transformers", "safetensors")
-    with disk.claimed(target, report) as scratch:
+    with disk.claimed(target) as scratch:
         if not made.is_file():
             half = scratch / "model"
             half.mkdir()
             arguments = ["-m", "magistrate.detectors.hf_network", str(folder.resolve()), str(half / READY[0])]
             quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"}
-            ended = child.run(arguments, scratch, "convert", None, report, quiet)
+            ended = child.run(arguments, scratch, "convert", None, disk.quiet, quiet)
             if ended.status != 0:
                 raise ModelError(f"{folder} cannot be converted: {ended.reason()}")
             disk.publish(half, target, scratch)

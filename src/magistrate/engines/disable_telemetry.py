@@ -15,15 +15,7 @@ from magistrate import _fork
 from magistrate.errors import MissingExtra
 
 TELEMETRY = "openvino_telemetry"
-_lock = threading.Lock()
-
-
-def _forget() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-_fork.in_child(_forget)
+_lock = _fork.PerProcess(threading.Lock)
 
 
 def import_openvino() -> ModuleType:
@@ -33,7 +25,7 @@ def import_openvino() -> ModuleType:
     OpenVINO binds its stub then and keeps it, and other users of the telemetry in this process are
     unaffected. Raises `MissingExtra` if OpenVINO is not installed.
     """
-    with _lock:
+    with _lock.get():
         if "openvino" in sys.modules:
             return sys.modules["openvino"]
         hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_telemetry(name)}

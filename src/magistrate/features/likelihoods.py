@@ -198,10 +198,10 @@ class Recorded:
         pairs = zip(self.offsets or (), self.logprobs, strict=False)
         return [(start, end, each) for (start, end), each in pairs if start < end]
 
-    def least_probable(self, output: str, most: int = LISTED) -> list[tuple[int, int, float]]:
+    def least_probable(self, output: str) -> list[tuple[int, int, float]]:
         """Return the least probable tokens with a probability of at most .5, in the order of the output."""
         doubtful = [each for each in self.placed() if each[2] <= EVEN and output[each[0] : each[1]].strip()]
-        return sorted(sorted(doubtful, key=lambda each: each[2])[:most])
+        return sorted(sorted(doubtful, key=lambda each: each[2])[:LISTED])
 
     def signals(self) -> dict[str, float]:
         """Return all measurements by name."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
@@ -329,93 +328,23 @@ def _told(sample: Prepared, counted: Sequence[tuple[Span, bool]], what: str, non
 # --- all signals by name --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TextSignal:
-    """A number in [0, 1] computed from a sample's texts alone, higher being more suspicious."""
-
-    name: str
-    summary: str
-    unit: str
-    higher_means: str
-    read: Callable[[Prepared], Reading] = field(repr=False, compare=False)
-
-
-_LESS = "less of the output is in the context"
-_ALL = (
-    TextSignal(
-        "content_words",
-        "words with content whose stem the context lacks",
-        "share of words",
-        _LESS,
-        content_words,
-    ),
-    TextSignal(
-        "bigrams",
-        "runs of two words that the context lacks",
-        "share of runs",
-        _LESS,
-        partial(ngrams, n=2),
-    ),
-    TextSignal(
-        "trigrams",
-        "runs of three words that the context lacks",
-        "share of runs",
-        _LESS,
-        partial(ngrams, n=3),
-    ),
-    TextSignal(
-        "word_pairs",
-        "neighbouring words with content that stand together nowhere in the context",
-        "share of pairs",
-        _LESS,
-        word_pairs,
-    ),
-    TextSignal(
-        "numbers",
-        "numbers with their units that the context does not say",
-        "share of numbers",
-        _LESS,
-        new_numbers,
-    ),
-    TextSignal("dates", "dates that the context does not say", "share of dates", _LESS, new_dates),
-    TextSignal("names", "names of which the context lacks a word", "share of names", _LESS, new_names),
-    TextSignal(
-        "quotations",
-        "strings in quotation marks that the context has not so",
-        "share of quotations",
-        _LESS,
-        new_quotations,
-    ),
-    TextSignal(
-        "sentence_support",
-        "rare words of each sentence that no one passage holds together",
-        "share of weight",
-        "sentences are farther from any one passage",
-        sentence_support,
-    ),
-    TextSignal(
-        "weakest_sentence",
-        "the same, of the sentence that is supported least",
-        "share of weight",
-        "a sentence is farther from any one passage",
-        weakest_sentence,
-    ),
-    TextSignal(
-        "rouge_l",
-        "words outside the longest common subsequence with the context (1 - ROUGE-L precision)",
-        "share of words",
-        _LESS,
-        rouge_l,
-    ),
-    TextSignal(
-        "chrf",
-        "runs of one to six characters that the context lacks (1 - chrF precision)",
-        "share of runs",
-        _LESS,
-        chrf,
-    ),
+SIGNALS: Mapping[str, Callable[[Prepared], Reading]] = MappingProxyType(
+    {
+        "content_words": content_words,
+        "bigrams": partial(ngrams, n=2),
+        "trigrams": partial(ngrams, n=3),
+        "word_pairs": word_pairs,
+        "numbers": new_numbers,
+        "dates": new_dates,
+        "names": new_names,
+        "quotations": new_quotations,
+        "sentence_support": sentence_support,
+        "weakest_sentence": weakest_sentence,
+        "rouge_l": rouge_l,
+        "chrf": chrf,
+    }
 )
-SIGNALS: Mapping[str, TextSignal] = MappingProxyType({each.name: each for each in _ALL})
+"""Every signal: a number in [0, 1] computed from a sample's texts alone, higher being more suspicious."""
 
 
 def readings(sample: Sample, names: Iterable[str] | None = None) -> dict[str, Reading]:
@@ -434,4 +363,4 @@ def readings(sample: Sample, names: Iterable[str] | None = None) -> dict[str, Re
 def read(cut: Prepared, names: Iterable[str]) -> dict[str, Reading]:
     """Compute signals for a sample that is already split; every name must be known."""
     nothing = NO_OUTPUT if not cut.output.text.strip() else None if cut.said.texts else NO_CONTEXT
-    return {name: SIGNALS[name].read(cut) if nothing is None else nothing for name in checked(names, 1)}
+    return {name: SIGNALS[name](cut) if nothing is None else nothing for name in checked(names, 1)}

@@ -81,7 +81,7 @@ class Candidates:
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         output = sample.output or ""
-        shape = self._shape_of(output)
+        shape = self._constraint(output).over(output=output)
         written = await engine.generate(
             self._prompt(sample),
             shape if self.constrained else None,
@@ -127,9 +127,6 @@ class Candidates:
     @cached_property
     def _shape(self) -> Constraint:
         return self._constraint("")
-
-    def _shape_of(self, output: str) -> Constraint:
-        return self._constraint(output).over(output=output)
 
     def _constraint(self, output: str) -> Constraint:
         fields: dict[str, Any] = {

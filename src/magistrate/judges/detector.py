@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.features.language import strange
+from magistrate.features.words import strange
 from magistrate.judges.base import FolderJudge, JudgeInfo
 from magistrate.judges.verdicts import (
     LABELS,

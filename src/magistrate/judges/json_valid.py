@@ -72,7 +72,7 @@ class JsonValid:
         if not text.strip():
             return "the output is empty"
         try:
-            value = _read(_unfenced(text) if self.fenced else text, self._integer)
+            value = _read(unfenced(text) if self.fenced else text, self._integer)
         except ValueError as error:
             return f"not JSON: {error}"
         if self.schema is None:
@@ -128,7 +128,9 @@ def schema_validator(schema: Any, where: str) -> Any:
         raise SpecError(f"{where} is nested too deeply") from None
     if isinstance(schema, dict):  # with it a reference to the root uses jsonschema's own class
         schema = {key: value for key, value in schema.items() if key != "$schema"}
-    return bounded_class(kind, _search)(schema, registry=specifications())
+    return bounded_class(kind, lambda pattern, text: searched(compiled(pattern), text))(
+        schema, registry=specifications()
+    )
 
 
 def first_problem(validator: Any, value: Any) -> str:
@@ -183,24 +185,21 @@ def _check_patterns(node: Any) -> None:
             _check_patterns(each)
 
 
-def _search(pattern: str, text: str) -> Any:
-    return searched(compiled(pattern), text)
-
-
 def _read(text: str | bytes, integer: Callable[[str], int] = int) -> Any:
     """Parse a JSON text. Raises `ValueError` with the reason for invalid text."""
     try:
-        return json.loads(text, parse_constant=_no_json, parse_int=integer)
+        return json.loads(text, parse_constant=no_json, parse_int=integer)
     except RecursionError:
         raise ValueError("it is nested too deeply to be read") from None
 
 
-def _unfenced(text: str) -> str:
+def unfenced(text: str) -> str:
     """Return the content of a text that is one code block, any other text unchanged."""
     lines = text.strip().split("\n")
     fenced = len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```"
     return "\n".join(lines[1:-1]) if fenced else text
 
 
-def _no_json(word: str) -> Any:
+def no_json(word: str) -> Any:
+    """Raise `ValueError` for a word that Python's parser takes for a number, such as NaN."""
     raise ValueError(f"{word} is no JSON")

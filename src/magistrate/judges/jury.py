@@ -12,7 +12,7 @@ from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls
 from magistrate.judges.composite import composite_info, gather_or_cancel, suspicion
 from magistrate.judges.outcomes import member_outcome
 from magistrate.judges.verdicts import LABELS, check_binary, check_threshold, label_of, probability_of
-from magistrate.metrics.pooling import Pooling, pooled
+from magistrate.metrics.jury import Pooling, pooled
 from magistrate.types import HALLUCINATED, Abstention, Claim, Failure, Outcome, Sample, Verdict
 
 NO_MEMBERS = (
@@ -27,7 +27,7 @@ class Jury:
 
     Scores are scores of hallucination: 1 is the worst. At `threshold` and above the label is
     `hallucinated`. `mean`, `median`, `logit` (the mean of log odds), `majority` (the share of members that
-    say hallucinated) and `geometric_median` are described in `magistrate.metrics.pooling`. `weights` has
+    say hallucinated) and `geometric_median` are described in `magistrate.metrics.jury`. `weights` has
     one number per member.
 
     A member that fails or abstains is left out and counted; it is no vote for either label. If fewer than

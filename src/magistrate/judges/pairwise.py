@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +81,8 @@ class Pairwise:
         orders = [_order(straight, "output", FIRST), _order(swapped, "alternative", SECOND)]
         consistent = orders[0]["said"] == orders[1]["said"]
         label = str(orders[0]["said"]) if consistent else TIE
-        score = sum(_share(each["probabilities"]) for each in orders) / 2
+        shares = [each["probabilities"] for each in orders]
+        score = sum(each[BETTER] + each[TIE] / 2 for each in shares) / 2
         known = straight.probabilities is not None and swapped.probabilities is not None
         offered = self.ties or label != TIE  # a conflict of two answers has no probability
         told = (
@@ -146,16 +146,8 @@ def _order(found: LabelProbabilities, first: str, mine: str) -> dict[str, Any]:
     """Return one order's result from the output's point of view; `mine` is the output's position."""
     theirs = SECOND if mine == FIRST else FIRST
     names = {mine: BETTER, theirs: WORSE, TIE: TIE}
+    offered = (FIRST, SECOND, TIE) if found.probabilities is None else tuple(found.probabilities)
     shares = {
-        names[place]: found.probability(place) if place in _offered(found) else 0.0
-        for place in (mine, TIE, theirs)
+        names[place]: found.probability(place) if place in offered else 0.0 for place in (mine, TIE, theirs)
     }
     return {"first": first, "said": names[found.best], "probabilities": shares}
-
-
-def _offered(found: LabelProbabilities) -> tuple[str, ...]:
-    return (FIRST, SECOND, TIE) if found.probabilities is None else tuple(found.probabilities)
-
-
-def _share(probabilities: Mapping[str, float]) -> float:
-    return probabilities[BETTER] + probabilities[TIE] / 2

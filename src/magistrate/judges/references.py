@@ -50,11 +50,10 @@ class Alike:
         return left
 
 
-def reference_info(name: str, summary: str, version: int = 1, *, threshold: float = 1.0) -> JudgeInfo:
+def reference_info(name: str, summary: str, *, threshold: float = 1.0) -> JudgeInfo:
     """Describe a judge that compares the output with `expected`. An empty output does not match."""
     return JudgeInfo(
         name=name,
-        version=version,
         summary=summary,
         labels=(MATCH, MISMATCH),
         direction="maximize",
@@ -109,10 +108,7 @@ class Bleu:
         require_extra("reference", "sacrebleu")
         from sacrebleu.metrics.bleu import BLEU
 
-        metric = BLEU(effective_order=True, lowercase=self.ignore_case)
-        with alone():
-            found = metric.sentence_score(sample.output or "", [sample.expected or ""]).score
-        score = min(1.0, found / 100)
+        score = _sentence_score(BLEU(effective_order=True, lowercase=self.ignore_case), sample)
         return matched(sample, self.name, score, f"BLEU is {score:.3f}", threshold=self.threshold)
 
 
@@ -147,10 +143,15 @@ class Chrf:
         from sacrebleu.metrics.chrf import CHRF
 
         metric = CHRF(beta=self.beta, word_order=self.word_order, lowercase=self.ignore_case)
-        with alone():
-            found = metric.sentence_score(sample.output or "", [sample.expected or ""]).score
-        score = min(1.0, found / 100)
+        score = _sentence_score(metric, sample)
         return matched(sample, self.name, score, f"chrF is {score:.3f}", threshold=self.threshold)
+
+
+def _sentence_score(metric: Any, sample: Sample) -> float:
+    """Return the score in [0, 1] that a metric of sacrebleu gives the output."""
+    with alone():
+        found = metric.sentence_score(sample.output or "", [sample.expected or ""]).score
+    return float(min(1.0, found / 100))
 
 
 @dataclass(frozen=True)

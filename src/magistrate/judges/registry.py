@@ -7,12 +7,12 @@ import difflib
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path, PurePath
-from types import MappingProxyType
-from typing import Any, get_args, get_origin, get_type_hints
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from magistrate.engines.base import Engine, EngineSettings
 from magistrate.engines.none import NONE
@@ -21,9 +21,8 @@ from magistrate.engines.registry import engine as engine
 from magistrate.engines.registry import engine_entries as engine_entries
 from magistrate.engines.registry import engine_kind as engine_kind
 from magistrate.engines.registry import shorthands as shorthands
-from magistrate.errors import SpecError
+from magistrate.errors import InputError, SpecError
 from magistrate.judges.base import FolderJudge, Judge, MadeOfJudges
-from magistrate.judges.option_policy import OptionPolicyError, check_amount, check_option
 
 JUDGES = "magistrate.judges"  # entry-point group of judges, including the built-in ones
 NOT_OPTIONS = ("name", "cast", "criterion", "form", "mapping", "parts")  # parts of a judge, not its options
@@ -482,3 +481,44 @@ def spell(value: Any) -> str:
     if isinstance(value, frozenset | tuple):
         return "+".join(map(spell, sorted(value) if isinstance(value, frozenset) else value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- what an HTTP client may set: no option that could name a file, a folder or a model ------------
+
+HARMLESS = (bool, int, float, NoneType, Judge)
+TEXTS = ("flag", "kinds", "language", "negative", "pattern", "personas", "positive", "unit", "without")
+"""Options that are words or patterns and are never opened; those of other names may be files."""
+
+LARGEST = 10_000
+"""The largest whole number that may be set: some say how often a model is asked."""
+
+
+class OptionPolicyError(InputError):
+    """A client set an option that only people at this machine may set."""
+
+
+def check_option(judge: str, option: str, hint: Any) -> None:
+    """Raise `OptionPolicyError` for an option that could name a file, folder or model of this machine."""
+    for kind in _kinds(hint):
+        if kind not in HARMLESS and not (kind is str and option in TEXTS):
+            raise OptionPolicyError(
+                f"option {option!r} of judge {judge!r} is not set from outside: it could name a file, a "
+                "folder or a model of this machine; it can be set on its command line and in run files"
+            )
+
+
+def check_amount(judge: str, option: str, value: Any) -> None:
+    """Raise `OptionPolicyError` for an integer that is too large."""
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise OptionPolicyError(f"option {option!r} of judge {judge!r} is at most {LARGEST:,} from outside")
+
+
+def _kinds(hint: Any) -> Iterator[Any]:
+    """Yield the types that an option's values consist of; literals have none."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType, tuple, frozenset):
+        for each in get_args(hint):
+            if each is not Ellipsis:
+                yield from _kinds(each)
+    elif origin is not Literal:
+        yield hint

@@ -145,7 +145,8 @@ class SemanticEntropy:
             if at is None
             else f"{share:.0%} say what the output says"
         )
-        explanation = f"{len(answers)} other answers have {_meanings(len(groups))}; {held}"
+        meanings = "one meaning" if len(groups) == 1 else f"{len(groups)} meanings"
+        explanation = f"{len(answers)} other answers have {meanings}; {held}"
         if at is None and score < self.threshold:
             message = f"{explanation}, so that their entropy says nothing of it; see score=outside"
             return Abstention(sample.id, self.name, "uncertain", message)
@@ -177,7 +178,3 @@ def normalized_entropy(counts: list[int]) -> float:
         return 1.0
     nats = math.fsum(count / whole * math.log(whole / count) for count in counts)
     return min(max(nats / math.log(whole), 0.0), 1.0)
-
-
-def _meanings(n: int) -> str:
-    return "one meaning" if n == 1 else f"{n} meanings"

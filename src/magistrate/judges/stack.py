@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -15,6 +14,7 @@ from magistrate.judges.base import Call, FolderJudge, Judge, JudgeInfo, planned_
 from magistrate.judges.composite import composite_info, gather_or_cancel, suspicion
 from magistrate.judges.folders import read_card
 from magistrate.judges.verdicts import LABELS, absolute, label_of, probability_of, unsupported
+from magistrate.metrics.calibration import sigmoid
 from magistrate.types import (
     HALLUCINATED,
     Abstention,
@@ -170,11 +170,15 @@ class Stack(FolderJudge):
             return Abstention(sample.id, self.name, "uncertain", _too_far(told, values, far))
         added = dict(zip(values, told.weights.contributions(row)[0].tolist(), strict=True))
         base = told.intercept + shift(told.base_rate if self.base_rate is None else self.base_rate)
-        score = _probability(base + sum(added.values()))
+        score = sigmoid(base + sum(added.values()))
         label = label_of(score, THRESHOLD)
         blamed = [name for name in sorted(added, key=lambda name: -added[name]) if added[name] > SMALL]
         claims = _claims(sample, blamed, verdicts, readings) if label == HALLUCINATED else ()
-        heats = [verdicts[name].details["heat"] for name in blamed if _has_heat(verdicts, name)]
+        heats = [
+            verdicts[name].details["heat"]
+            for name in blamed
+            if name in verdicts and "heat" in verdicts[name].details
+        ]
         return Verdict(
             sample.id,
             self.name,
@@ -246,14 +250,6 @@ def _claims(
         for claim in own:
             found.setdefault((claim.output_quote.start, claim.output_quote.end), claim)
     return tuple(found.values())
-
-
-def _has_heat(verdicts: Mapping[str, Verdict], name: str) -> bool:
-    return name in verdicts and "heat" in verdicts[name].details
-
-
-def _probability(log_odds: float) -> float:
-    return 1 / (1 + exp(-log_odds)) if log_odds >= 0 else exp(log_odds) / (1 + exp(log_odds))
 
 
 def _check(told: StackFile, judges: Sequence[Judge], folder: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from magistrate.datasets.spans.conventions.values import CALLS, RESULTS, ROLES, as_text
 from magistrate.detectors.windows import lines
 from magistrate.errors import InputError
+from magistrate.judges.json_valid import no_json, unfenced
 from magistrate.types import ASSISTANTS, Sample
 
 ARGUMENTS = ("arguments", "args", "input", "parameters")  # keys of a call's arguments in different formats
@@ -201,14 +202,10 @@ def _arguments(given: Any) -> tuple[Mapping[str, Any], str]:
         if not given.strip():
             return {}, ""
         try:
-            given = json.loads(given, parse_constant=_no_json)
+            given = json.loads(given, parse_constant=no_json)
         except (ValueError, RecursionError) as error:
             return {}, f"its arguments are not JSON: {error}"
     return (given, "") if isinstance(given, Mapping) else ({}, "its arguments are no JSON object")
-
-
-def _no_json(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
 
 
 # --- text that judges of prose can read ------------------------------------------------------------
@@ -227,7 +224,7 @@ LEAST_CODE = 0.5  # share of lines
 
 def is_json(text: str) -> bool:
     """Return whether a text is a JSON object or list, with or without a code block, and nothing else."""
-    inner = _unfenced(text).strip()
+    inner = unfenced(text).strip()
     if inner[:1] + inner[-1:] not in ("{}", "[]"):
         return False
     try:
@@ -250,17 +247,11 @@ def is_code(text: str) -> bool:
     return told > 0 and coded >= LEAST_CODE * told and (coded >= 2 or fenced > 0)
 
 
-def _unfenced(text: str) -> str:
-    rows = text.strip().split("\n")
-    fenced = len(rows) > 1 and rows[0].startswith("```") and rows[-1].strip() == "```"
-    return "\n".join(rows[1:-1]) if fenced else text
-
-
 def flattened(text: str) -> str:
     """Return a JSON text as lines of `path: value`, any other text unchanged."""
     if not is_json(text):
         return text
-    told = "\n".join(line for _, _, line in lines(_unfenced(text).strip()))
+    told = "\n".join(line for _, _, line in lines(unfenced(text).strip()))
     return told[:MOST_FLAT]
 
 

@@ -20,8 +20,8 @@ from magistrate.errors import InputError
 from magistrate.labels.decisions import Finding
 from magistrate.metrics.classification import Estimate, fields_of
 from magistrate.metrics.distributions import wilson_interval
+from magistrate.metrics.prevalence import weighted_share
 from magistrate.metrics.spans import SpanScores, span_scores
-from magistrate.metrics.weighted import weighted_share
 from magistrate.store.labels import DECIDED, Queue
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 

@@ -143,7 +143,9 @@ def fitted(
     fit = {"platt": _platt, "isotonic": _isotonic, "temperature": _temperature}[method]
     found = fit(raw, flags, counted)
     # Ten digits are more than any data determine. Later digits may differ between machines.
-    return Calibrator(method, {name: tuple(map(_short, values)) for name, values in found.items()})
+    return Calibrator(
+        method, {name: tuple(float(f"{each:.10g}") for each in values) for name, values in found.items()}
+    )
 
 
 def shifted(weights: Floats, truth: Flags, base_rate: float | None) -> Floats:
@@ -253,10 +255,6 @@ def _between(score: float, points: tuple[float, ...], values: tuple[float, ...])
         return values[0 if at == 0 else -1]
     share = (score - points[at - 1]) / (points[at] - points[at - 1])
     return values[at - 1] + share * (values[at] - values[at - 1])
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.10g}")
 
 
 # --- other base rates -----------------------------------------------------------------------------

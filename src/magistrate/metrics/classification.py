@@ -155,6 +155,16 @@ def _plain(value: Any) -> Any:
     return value.to_dict() if hasattr(value, "to_dict") else value
 
 
+class PlainFields:
+    """Base class of dataclasses whose fields are given as plain JSON values."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain JSON values."""
+        return fields_of(self)
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A figure and its 95 % interval `low <= value <= high`. Metrics are in [0, 1].

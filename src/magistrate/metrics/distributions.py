@@ -182,19 +182,6 @@ def ratio(above: Floats, below: Floats) -> Floats:
     return quotient
 
 
-def gelu(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return x times the probability that a standard normal variable is below x, to 32-bit precision."""
-    import numpy as np
-
-    sign, far = np.sign(x), np.abs(x) / np.float32(sqrt(2))
-    t = 1 / (1 + np.float32(0.3275911) * far)
-    terms = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
-    series = np.zeros_like(far)
-    for each in reversed(terms):
-        series = (series + np.float32(each)) * t
-    return np.asarray(x * (1 + sign * (1 - series * np.exp(-far * far))) / 2, dtype=np.float32)
-
-
 def rankdata(values: ArrayLike) -> Floats:
     """Return ranks from 1. Equal values share the mean of their ranks."""
     import numpy as np
@@ -231,16 +218,6 @@ def roc_curve(truth: ArrayLike, scores: ArrayLike, *, corners: bool = False) -> 
         np.concatenate([[0.0], hits[kept] / hits[-1]]),
         np.concatenate([[np.inf], cuts[kept]]),
     )
-
-
-def precision_recall_curve(truth: ArrayLike, scores: ArrayLike) -> tuple[Floats, Floats, float]:
-    """Return precision and recall by rising threshold, ending at (1, 0), and the average precision."""
-    import numpy as np
-
-    hits, alarms, _ = _counted(truth, scores)
-    precision, recall = hits / (hits + alarms), hits / hits[-1]
-    average = float((np.diff(recall, prepend=0.0) * precision).sum())
-    return np.append(precision[::-1], 1.0), np.append(recall[::-1], 0.0), average
 
 
 def _counted(truth: ArrayLike, scores: ArrayLike) -> tuple[Floats, Floats, Floats]:

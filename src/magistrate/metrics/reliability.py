@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from magistrate.errors import InputError
 from magistrate.metrics.calibration import CLIP, shifted
-from magistrate.metrics.classification import Estimate, fields_of
+from magistrate.metrics.classification import Estimate, PlainFields
 from magistrate.metrics.distributions import wilson_interval
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _DRAWS, _FEWEST, _LABELS = 200, 20, 4_000_000  # sets of labels, their minimum, 
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
+class Bin(PlainFields):
     """A bin of samples with scores in [`low`, `high`]: their mean score and the share that is hallucinated.
 
     `observed` has the Wilson interval for `n` samples, as if each had its own context.
@@ -54,13 +54,9 @@ class Bin:
     mean_score: float
     observed: Estimate
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return fields_of(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Reliability:
+class Reliability(PlainFields):
     """Scores compared with labels: three losses (ECE and Brier in [0, 1], log loss from 0 on), and the bins.
 
     `ece_by_chance`, in [0, 1], is the mean ECE of perfectly calibrated scores with this n and these bins.
@@ -75,10 +71,6 @@ class Reliability:
     bins: tuple[Bin, ...]
     binning: Binning = "mass"
     base_rate: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return fields_of(self)
 
 
 def reliability(

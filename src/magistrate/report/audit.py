@@ -13,7 +13,7 @@ from rich.text import Text
 
 from magistrate.analysis.audit import Audit, Effect, Finding
 from magistrate.metrics.classification import LEAST_GROUPS, Estimate
-from magistrate.report.formatting import decimal, duration, interval, lines, numbers, plain, tally
+from magistrate.report.formatting import decimal, duration, lines, numbers, plain, tally, with_interval
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 OPENINGS = {
@@ -127,13 +127,6 @@ def _signed(value: float) -> str:
     return f"{sign}{decimal(abs(value))}"
 
 
-def share(estimate: Estimate | None) -> str:
-    """Format as `.12 [.05, .26]`; empty for None, a dash if it is unknown."""
-    if estimate is None:
-        return ""
-    return f"{decimal(estimate.value)} {interval(estimate)}".strip()
-
-
 def facts(audit: Audit) -> list[tuple[str, str]]:
     """Return the facts that make the audit reproducible, as pairs of name and text."""
     known = [("judge", audit.judge), ("data", f"{audit.dataset}, n={audit.n_samples}")]
@@ -184,7 +177,8 @@ def row(finding: Finding) -> tuple[str, str, str, str]:
     if effect is None:
         return ("-", "-", "-", "-")
     pairs = f"{effect.pairs}/{effect.trials}"
-    return pairs, share(effect.flipped), share(effect.under_control), signed(effect.moved)
+    control = "" if effect.under_control is None else with_interval(effect.under_control)
+    return pairs, with_interval(effect.flipped), control, signed(effect.moved)
 
 
 def page(audit: Audit) -> str:

@@ -10,12 +10,20 @@ from rich.table import Table
 from rich.text import Text
 
 from magistrate import _text
-from magistrate._text import decimal, signed
+from magistrate._text import decimal
 from magistrate.analysis.calibration import LOSS_NAMES
-from magistrate.metrics.classification import Estimate
 from magistrate.metrics.reliability import LOSSES, Bin, Reliability
 from magistrate.metrics.thresholds import RATES
-from magistrate.report.formatting import estimated, interval, lines, numbers, plain, tally
+from magistrate.report.formatting import (
+    change,
+    estimated,
+    interval,
+    lines,
+    numbers,
+    plain,
+    tally,
+    with_interval,
+)
 
 if TYPE_CHECKING:
     from magistrate.analysis.calibration import Fit
@@ -77,10 +85,10 @@ def figures_html(fit: Fit, told: CalibrationFile) -> str:
         [
             NAMES.get(name, name),
             *(
-                _words(each.figures[name]) + _chance(name, each.reliability)
+                with_interval(each.figures[name]) + _chance(name, each.reliability)
                 for each in (fit.before, fit.after)
             ),
-            _change(each),
+            change(each),
         ]
         for name, each in fit.change.items()
     ]
@@ -105,25 +113,13 @@ def _figures(fit: Fit) -> Table:
             cells = [estimated(before), estimated(after)]
             if name == "ece":
                 cells = [_beside_chance(each.reliability) for each in (fit.before, fit.after)]
-            table.add_row(NAMES.get(name, name), *cells, _change(fit.change[name]))
+            table.add_row(NAMES.get(name, name), *cells, change(fit.change[name]))
     return table
 
 
 def _beside_chance(found: Reliability) -> Text:
     """Return an ECE, and in parentheses the ECE that perfectly calibrated scores would show at this n."""
     return Text.assemble((decimal(found.ece), "bold"), " ", (f"({decimal(found.ece_by_chance)})", "dim"))
-
-
-def _change(change: Estimate) -> str:
-    if change.value is None:
-        return "-"
-    if change.low is None:
-        return signed(change.value)
-    return f"{signed(change.value)} [{signed(change.low)}, {signed(change.high)}]"
-
-
-def _words(estimate: Estimate) -> str:
-    return f"{decimal(estimate.value)} {interval(estimate)}".strip()
 
 
 def _chance(name: str, found: Reliability) -> str:

@@ -134,7 +134,8 @@ def render(estimate: Estimate, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    head = f"{plain(estimate.dataset)}  ·  {estimate.samples:,} samples  ·  {_asked(estimate.model)}"
+    model = "no model" if estimate.model == NO_MODEL else plain(estimate.model)
+    head = f"{plain(estimate.dataset)}  ·  {estimate.samples:,} samples  ·  {model}"
     console.print(Text(head, style="bold"))
     console.print()
     table = Table(
@@ -186,10 +187,6 @@ def notes(estimate: Estimate) -> Iterator[str]:
         yield "Time is unknown where no finished run has had the same judge and model."
     if estimate.price is not None:
         yield f"Price: {estimate.price}."
-
-
-def _asked(model: str) -> str:
-    return "no model" if model == NO_MODEL else plain(model)
 
 
 def _cells(each: JudgeEstimate | Estimate, asked: str, priced: bool) -> list[str]:

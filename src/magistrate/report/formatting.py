@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import Heat, Marked, seen
+from magistrate._text import Heat, Marked, seen, signed
 from magistrate._text import decimal as decimal
 from magistrate._text import plain as plain
 from magistrate.metrics.classification import Estimate
@@ -28,6 +28,18 @@ def interval(estimate: Estimate) -> str:
     if estimate.low is None:
         return ""
     return f"[{decimal(estimate.low)}, {decimal(estimate.high)}]"
+
+
+def with_interval(estimate: Estimate) -> str:
+    """Format an estimate as `.62 [.55, .69]`, or a dash."""
+    return f"{decimal(estimate.value)} {interval(estimate)}".strip()
+
+
+def change(difference: Estimate) -> str:
+    """Format a difference as `+.03 [-.01, +.07]`, or a dash."""
+    if difference.low is None:
+        return signed(difference.value)
+    return f"{signed(difference.value)} [{signed(difference.low)}, {signed(difference.high)}]"
 
 
 def duration(seconds: float | None) -> str:

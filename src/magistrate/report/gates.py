@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from magistrate.errors import SpecError
-from magistrate.metrics.classification import METRICS, Estimate, fields_of
+from magistrate.metrics.classification import METRICS, Estimate, PlainFields
 from magistrate.metrics.reliability import LOSSES
 from magistrate.report.values import JudgeReport, Report
 
@@ -30,7 +30,7 @@ LEAST_COVERAGE = 0.9  # minimum share of the run that a metric must be measured 
 
 
 @dataclass(frozen=True, slots=True)
-class GateResult:
+class GateResult(PlainFields):
     """A gate's result for one judge: whether it `passed`, and why, with the value, its interval and n."""
 
     gate: str
@@ -38,10 +38,6 @@ class GateResult:
     passed: bool
     reason: str
     value: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)

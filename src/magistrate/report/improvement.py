@@ -12,9 +12,8 @@ from rich.text import Text
 
 from magistrate._text import decimal, p_of, signed
 from magistrate.analysis.improvement import Attempt, Way
-from magistrate.metrics.classification import Estimate
 from magistrate.report.calibration import NAMES
-from magistrate.report.formatting import as_text, estimated, lines, numbers, plain, tally
+from magistrate.report.formatting import as_text, change, estimated, lines, numbers, plain, tally
 
 BRIER = " (Brier score)"
 FOOT = (
@@ -99,7 +98,7 @@ def render_improvement(found: Improvement, console: Console) -> None:
                 Text(each.name + BRIER * (each.metric == "brier"), "bold" if each.shown else ""),
                 decimal(each.now.value),
                 estimated(each.then),
-                _change(each.gain),
+                change(each.gain),
                 signed(each.auroc.value),
                 p_of(each.p),
             )
@@ -124,9 +123,3 @@ def verdict(each: Attempt) -> str:
     seen = f"; as many labels show a gain from {decimal(each.visible)} on" if each.visible else ""
     why = f" ({each.gain.undefined})" if each.gain.undefined else ""
     return f"not shown to be better{why}{seen}"
-
-
-def _change(change: Estimate) -> str:
-    if change.low is None:
-        return signed(change.value)
-    return f"{signed(change.value)} [{signed(change.low)}, {signed(change.high)}]"

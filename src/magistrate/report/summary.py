@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isfinite
 from shlex import quote
 from statistics import fmean, median
@@ -65,12 +66,10 @@ def baselines(samples: Iterable[Sample]) -> tuple[Baseline, ...]:
         _constant("majority", truth, more),
         _constant("always_hallucinated", truth, True),
         _best_cut("length", truth, kept, output_length, "the output has {} characters"),
-        _best_cut("ngram_overlap", truth, kept, _new_bigrams, "the share of new bigrams is {}"),
+        _best_cut(
+            "ngram_overlap", truth, kept, partial(ngram_novelty, n=2), "the share of new bigrams is {}"
+        ),
     )
-
-
-def _new_bigrams(sample: Sample) -> float:
-    return ngram_novelty(sample, 2)
 
 
 def _constant(name: str, truth: NDArray[np.bool_], answer: bool) -> Baseline:

@@ -18,11 +18,11 @@ from magistrate.report.formatting import (
     duration,
     estimated,
     heat_of,
-    interval,
     lines,
     marked,
     numbers,
     plain,
+    with_interval,
     without_heat,
 )
 from magistrate.report.trial import TrialHeard, trial_of
@@ -413,7 +413,7 @@ def _cell(judge: JudgeReport) -> str:
     if judge.result is None:
         return NONE
     found = [(word, judge.result.metrics[name]) for name, word in SHOWN.items()]
-    lines = [f"{word} {decimal(figure.value)} {interval(figure)}" for word, figure in found]
+    lines = [f"{word} {with_interval(figure)}" for word, figure in found]
     if judge.n_ok < judge.n_total:
         lines.append(f"{judge.n_ok} of {judge.n_total} judged")
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(lines)

@@ -18,7 +18,7 @@ from magistrate.metrics.reliability import Reliability
 from magistrate.metrics.spans import SpanScores
 from magistrate.metrics.thresholds import ThresholdGain
 from magistrate.report.charts import Chart
-from magistrate.report.formatting import as_text, decimal, duration, interval, tally
+from magistrate.report.formatting import as_text, decimal, duration, interval, tally, with_interval
 from magistrate.types import FAITHFUL, HALLUCINATED, Scoring, Usage
 
 if TYPE_CHECKING:
@@ -491,8 +491,7 @@ def matrix(confusion: Confusion) -> list[tuple[str, list[tuple[int, str, bool]]]
 
 def figure(judge: JudgeReport, metric: str) -> str:
     """Format a metric with its interval, `.62 [.55, .69]`, or a dash."""
-    found = judge.result.metrics[metric] if judge.result else Estimate.none("")
-    return f"{decimal(found.value)} {interval(found)}".rstrip()
+    return with_interval(judge.result.metrics[metric] if judge.result else Estimate.none(""))
 
 
 def name_of(name: str) -> str:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from itertools import islice
-from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Connection, and_, delete, exists, func, insert, select
@@ -29,7 +28,6 @@ from magistrate.errors import DatasetError, InputError, SpecError, StoreError
 from magistrate.store.audit import log_change
 from magistrate.store.codec import sample_body, sample_from, sample_key
 from magistrate.store.connection import Transactions
-from magistrate.store.difference import Difference, difference
 from magistrate.store.runs import ROWS_AT_ONCE, RunRecord, keep_samples, near, record_of, shown
 from magistrate.store.schema import (
     dataset_contents,
@@ -37,6 +35,7 @@ from magistrate.store.schema import (
     dataset_versions,
     insert_missing,
     label_items,
+    of_row,
     run_samples,
     runs,
     samples,
@@ -106,10 +105,7 @@ def versions_where(connection: Connection, *, name: str | None = None) -> list[D
     if name is not None:
         asked = asked.where(dataset_versions.c.name == name)
     asked = asked.order_by(dataset_versions.c.name, dataset_versions.c.version)
-    return [
-        DatasetVersion(row.name, row.version, row.digest, row.n_samples, row.created_at, row.source)
-        for row in connection.execute(asked)
-    ]
+    return [of_row(DatasetVersion, row, new=False) for row in connection.execute(asked)]
 
 
 def require_version(connection: Connection, ref: str) -> DatasetVersion:
@@ -287,11 +283,6 @@ class DatasetShelf(Transactions):
             refs = [each.ref for each in _require(connection, ref)]
             return [record_of(connection, run_id) for run_id in run_ids_over(connection, refs)]
 
-    def diff_datasets(self, a: str, b: str) -> Difference:
-        """Return the difference from `a` to `b`, as computed by `difference`."""
-        before, after = self.find_dataset(a), self.find_dataset(b)
-        return difference(self.dataset_samples(before.digest), self.dataset_samples(after.digest))
-
     def delete_dataset(self, ref: str, *, force: bool = False) -> list[DatasetVersion]:
         """Delete a version, or all of a name, and return them.
 
@@ -388,9 +379,7 @@ class Spool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     @property

@@ -15,7 +15,15 @@ from sqlalchemy import ColumnElement, Connection, Row, case, or_, select, update
 import magistrate.store.outcomes as outcome_rows
 import magistrate.store.runs as runs
 from magistrate.store.codec import loads, sample_body, sample_from
-from magistrate.store.schema import decisions, insert_missing, insert_or, outcomes, run_samples, spending
+from magistrate.store.schema import (
+    decisions,
+    insert_missing,
+    insert_or,
+    of_row,
+    outcomes,
+    run_samples,
+    spending,
+)
 from magistrate.types import Outcome, Sample
 
 MOST_LOST = 3
@@ -249,38 +257,20 @@ def key_of(row: Row[Any] | Decision) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-_DECISION = (
-    *("rule", "version", "target", "revision", "state", "reason", "inclusion", "made_at", "changed_at"),
-    *("due_at", "attempts", "calls", "tokens", "dollars", "outcome_id"),
-)
-
-
 def decision_from(row: Row[Any]) -> Decision:
     """Return the decision in a table row."""
-    return Decision(**{name: getattr(row, name) for name in _DECISION}, asked=loads(row.asked))
+    return of_row(Decision, row, asked=loads(row.asked))
 
 
 def leased_from(row: Row[Any], lease: str) -> Leased:
-    known = {name: getattr(row, name) for name in _DECISION} | {"attempts": row.attempts + 1}
-    return Leased(
-        **known,
-        asked=loads(row.asked),
-        lease=lease,
-        sample=sample_from(*loads(row.body)["sample"]),
-        trace_id=row.trace_id,
-        span_id=row.span_id,
-    )
+    sample = sample_from(*loads(row.body)["sample"])
+    asked, attempts = loads(row.asked), row.attempts + 1
+    return of_row(Leased, row, asked=asked, attempts=attempts, lease=lease, sample=sample)
 
 
 def rule_from(row: Row[Any]) -> RuleRecord:
-    return RuleRecord(
-        name=row.name,
-        version=row.version,
-        digest=row.digest,
-        spec=loads(row.spec),
-        since=row.since,
-        run_id=row.run_id,
-    )
+    """Return the version of a rule in a table row."""
+    return of_row(RuleRecord, row, spec=loads(row.spec))
 
 
 def keep_outcome(connection: Connection, run_id: str, sample: Sample, outcome: Outcome) -> int:

@@ -14,19 +14,18 @@ from sqlalchemy import ColumnElement, Connection, case, delete, exists, func, in
 
 from magistrate.datasets.rows import Unread, unread_of
 from magistrate.store.codec import loads, recipes_from
-from magistrate.store.schema import figures, outcomes, run_tags, runs
+from magistrate.store.schema import figures, of_row, outcomes, run_tags, runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFigures:
-    """The cached metrics of one judge's outcomes, the judge at `place` in its run.
+class MainMetric:
+    """The main metric of a judge in a run.
 
-    `metric` is the main metric, with its `value` in [0, 1] and 95 % interval; None if nothing could be
-    measured. `body` is a document and `scores` are bytes that only the code version `made_by` can read.
+    `value` and the ends of its 95 % interval are in [0, 1], None if undefined; `metric` is None if nothing
+    could be measured.
     """
 
     judge: str
-    place: int
     made_by: str
     n_total: int
     n_ok: int
@@ -36,6 +35,16 @@ class KeptFigures:
     value: float | None
     low: float | None
     high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFigures(MainMetric):
+    """The cached metrics of one judge's outcomes, the judge at `place` in its run.
+
+    `body` is a document and `scores` are bytes that only the code version `made_by` can read.
+    """
+
+    place: int
     body: str
     scores: bytes
 
@@ -71,23 +80,10 @@ class RunFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """The main metric of a judge in a run, as computed at `revision`.
+class Head(MainMetric):
+    """The main metric of a judge in a run, as computed at `revision`."""
 
-    `value` and the ends of its 95 % interval are in [0, 1], None if undefined.
-    """
-
-    judge: str
     revision: int
-    made_by: str
-    n_total: int
-    n_ok: int
-    n_failures: int
-    n_abstentions: int
-    metric: str | None
-    value: float | None
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +127,6 @@ _HEAD = [figures.c[name] for name in Head.__dataclass_fields__]
 _LINE = [runs.c[name] for name in RunLine.__dataclass_fields__ if name in runs.c]
 
 
-def _judges(recipes: Iterable[str], heads: Iterable[Head]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([*recipes, *(head.judge for head in heads)]))
-
-
 def _conditions(wanted: RunFilter) -> Iterator[ColumnElement[bool]]:
     for column in ("dataset", "model", "status"):
         if (value := getattr(wanted, column)) is not None:
@@ -166,9 +158,7 @@ class RunLists:
         """Return the revision and metrics of the run's judges computed by `made_by`; -1 if there are none."""
         mine = (figures.c.run_id == run_id, figures.c.made_by == made_by)
         rows = self._connection.execute(select(figures).where(*mine).order_by(figures.c.place)).all()
-        names = KeptFigures.__dataclass_fields__
-        kept = [KeptFigures(**{name: getattr(row, name) for name in names}) for row in rows]
-        return (rows[0].revision if rows else -1), kept
+        return (rows[0].revision if rows else -1), [of_row(KeptFigures, row) for row in rows]
 
     def progress(self, run_id: str) -> dict[str, int]:
         """Return the current number of outcomes by kind: `verdict`, `failure` and `abstention`."""
@@ -199,14 +189,18 @@ class RunLists:
             tags.setdefault(run_id, []).append(tag)
         heads: dict[str, list[Head]] = {}
         counted = select(figures.c.run_id, *_HEAD).where(figures.c.run_id.in_(ids)).order_by(figures.c.place)
-        for run_id, *values in self._connection.execute(counted):
-            named = zip(Head.__dataclass_fields__, values, strict=True)
-            heads.setdefault(run_id, []).append(Head(**dict(named)))
+        for row in self._connection.execute(counted):
+            heads.setdefault(row.run_id, []).append(of_row(Head, row))
         return [
-            RunLine(
-                **{column.key: getattr(row, column.key) for column in _LINE},
+            of_row(
+                RunLine,
+                row,
                 unread=unread_of(loads(row.settings)),
-                judges=_judges(recipes_from(row.recipes), heads.get(row.id, ())),
+                judges=tuple(
+                    dict.fromkeys(
+                        [*recipes_from(row.recipes), *(head.judge for head in heads.get(row.id, ()))]
+                    )
+                ),
                 tags=tuple(sorted(tags.get(row.id, ()))),
                 heads=tuple(heads.get(row.id, ())),
             )

@@ -10,10 +10,10 @@ for the audit log.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, exists, func, insert, select
@@ -23,6 +23,8 @@ from magistrate.store.audit import log_change
 from magistrate.store.codec import dumps, loads, sample_body, sample_from, sample_key
 from magistrate.store.runs import ROWS_AT_ONCE, keep_samples, near, shown
 from magistrate.store.schema import (
+    StorePart,
+    Transaction,
     dataset_samples,
     insert_or,
     label_gold,
@@ -30,6 +32,7 @@ from magistrate.store.schema import (
     label_leases,
     label_queues,
     labels,
+    of_row,
     run_samples,
     samples,
     stop_writers,
@@ -211,12 +214,10 @@ _LAST_WORD = ~exists(
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(StorePart):
     """Queues, items, labels and decisions of a store. Methods raise `SpecError` for unknown ones."""
 
-    _writing: Callable[[], AbstractContextManager[Connection]]
-    _writing_for_good: Callable[[], AbstractContextManager[Connection]]
-    _reading: Callable[[], AbstractContextManager[Connection]]
+    _writing_for_good: Transaction
 
     # --- queues ---------------------------------------------------------------------------------
 
@@ -239,8 +240,8 @@ class Labels:
             if connection.scalar(select(exists().where(label_queues.c.name == name))):
                 raise SpecError(f"there is a queue {shown(name)} already; choose another name")
             connection.execute(insert(label_queues), [values])
-            n = 0
-            for chunk in _chunks(items):
+            n, left = 0, iter(items)
+            while chunk := list(islice(left, ROWS_AT_ONCE)):
                 rows, bodies = [], {}
                 for position, each in enumerate(chunk, n):
                     body = sample_body(each.sample)
@@ -361,11 +362,6 @@ class Labels:
             _item_at(connection, queue, position)
             stop_writers(connection, label_leases)
             _lease(connection, _name(queue), position, annotator, until, shown=shown)
-
-    def was_shown(self, queue: str, position: int, annotator: str) -> bool:
-        """Return whether the annotator has seen the judge's verdict on this item."""
-        with self._reading() as connection:
-            return _was_shown(connection, _name(queue), position, annotator)
 
     # --- labels ---------------------------------------------------------------------------------
 
@@ -568,18 +564,7 @@ def _queue(connection: Connection, name: str) -> Queue:
 
 
 def _queue_from(row: Row[Any]) -> Queue:
-    return Queue(
-        name=row.name,
-        created_at=row.created_at,
-        source=row.source,
-        run_id=row.run_id,
-        digest=row.digest,
-        policy=row.policy,
-        population=row.population,
-        covered=row.covered,
-        settings=loads(row.settings),
-        n_items=row.n_items,
-    )
+    return of_row(Queue, row, settings=loads(row.settings))
 
 
 def _items() -> Select[Any]:
@@ -587,7 +572,7 @@ def _items() -> Select[Any]:
 
 
 def _item(row: Row[Any]) -> Item:
-    return Item(**{name: row._mapping[name] for name in Item.__dataclass_fields__})
+    return of_row(Item, row)
 
 
 def _item_at(connection: Connection, queue: str, position: int) -> tuple[Item, Sample]:
@@ -661,32 +646,12 @@ def _append(
 
 
 def _label(row: Row[Any]) -> Label:
-    return Label(
-        id=row.id,
-        position=row.position,
-        annotator=row.annotator,
-        revision=row.revision,
-        label=row.label,
-        spans=_spans(row.spans),
-        quote=None if row.quote is None else Quote(*loads(row.quote)),
-        note=row.note,
-        seconds=row.seconds,
-        shown=bool(row.shown),
-        at=row.at,
-    )
+    quote = None if row.quote is None else Quote(*loads(row.quote))
+    return of_row(Label, row, spans=_spans(row.spans), quote=quote, shown=bool(row.shown))
 
 
 def _gold(row: Row[Any]) -> Gold:
-    return Gold(
-        position=row.position,
-        revision=row.revision,
-        label=row.label,
-        spans=_spans(row.spans),
-        reason=row.reason,
-        adjudicator=row.adjudicator,
-        labels=tuple(loads(row.labels)),
-        at=row.at,
-    )
+    return of_row(Gold, row, spans=_spans(row.spans), labels=tuple(loads(row.labels)))
 
 
 def _spans_body(spans: Sequence[Span]) -> str:
@@ -695,14 +660,3 @@ def _spans_body(spans: Sequence[Span]) -> str:
 
 def _spans(body: str) -> tuple[Span, ...]:
     return tuple(Span(*each) for each in loads(body))
-
-
-def _chunks(items: Iterable[NewItem]) -> Iterator[list[NewItem]]:
-    chunk: list[NewItem] = []
-    for each in items:
-        chunk.append(each)
-        if len(chunk) == ROWS_AT_ONCE:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

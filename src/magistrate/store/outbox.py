@@ -14,8 +14,8 @@ unchanged, when the lease has expired.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -26,10 +26,17 @@ from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 from magistrate.errors import StoreError
 from magistrate.store.codec import dumps, loads
 from magistrate.store.outcomes import outcome_from
-from magistrate.store.schema import insert_or, outbox, outcomes, run_samples, spans, targets
+from magistrate.store.schema import (
+    StorePart,
+    insert_or,
+    of_row,
+    outbox,
+    outcomes,
+    run_samples,
+    spans,
+    targets,
+)
 from magistrate.types import Outcome
-
-Transaction = Callable[[], AbstractContextManager[Connection]]
 
 WAITING = "waiting"
 STATES = (WAITING, "sent", "partly", "refused")
@@ -79,11 +86,8 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Outbox:
+class Outbox(StorePart):
     """The outgoing messages of a store, as `store.outbox`."""
-
-    _writing: Transaction
-    _reading: Transaction
 
     def take(self, destination: str, lease: str, until: datetime, now: datetime, limit: int) -> list[Parcel]:
         """Lease due messages for a destination, oldest first. No other process takes them before `until`."""
@@ -94,16 +98,7 @@ class Outbox:
             keys = [row.key for row in rows]
             connection.execute(update(outbox).where(outbox.c.key.in_(keys)).values(held))
         return [
-            Parcel(
-                key=row.key,
-                destination=row.destination,
-                body=loads(row.body),
-                outcome_id=row.outcome_id,
-                made_at=row.made_at,
-                attempts=row.attempts + 1,
-                lease=lease,
-            )
-            for row in rows
+            of_row(Parcel, row, body=loads(row.body), attempts=row.attempts + 1, lease=lease) for row in rows
         ]
 
     def end(self, parcels: Sequence[Parcel], state: str, remark: str = "") -> int:
@@ -138,10 +133,9 @@ class Outbox:
                 if row.id != leased[row.key]:
                     continue  # replaced by a later one
                 with suppress(StoreError):
-                    found[row.key] = Judgement(
-                        run_id=row.run_id,
-                        trace_id=row.trace_id,
-                        span_id=row.span_id,
+                    found[row.key] = of_row(
+                        Judgement,
+                        row,
                         outcome=outcome_from(row, None),
                         response_id=_response_id(connection, row.trace_id, loads(row.of_target)),
                     )

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from magistrate.store.codec import loads
-from magistrate.store.schema import outcomes, run_samples, runs, samples
+from magistrate.store.schema import of_row, outcomes, run_samples, runs, samples
 
 Direction = Literal["after", "before"]
 
@@ -104,13 +104,7 @@ def _lines(connection: Connection, run_id: str, judge: str, places: Sequence[int
         .where(outcomes.c.run_id == run_id, outcomes.c.judge == judge, outcomes.c.position.in_(places))
         .order_by(outcomes.c.position)
     )
-    return [
-        OutcomeLine(
-            **{column.key: getattr(row, column.key) for column in _LINE},
-            output=_output(row.body),
-        )
-        for row in connection.execute(asked)
-    ]
+    return [of_row(OutcomeLine, row, output=_output(row.body)) for row in connection.execute(asked)]
 
 
 def _output(body: str) -> str | None:
@@ -282,4 +276,4 @@ class OutcomeLists:
             .order_by(others.c.number.desc(), outcomes.c.judge)
             .limit(limit)
         )
-        return [Elsewhere(**dict(row._mapping)) for row in self._connection.execute(asked)]
+        return [of_row(Elsewhere, row) for row in self._connection.execute(asked)]

@@ -32,6 +32,7 @@ from magistrate.store.schema import (
     dataset_samples,
     insert_missing,
     label_items,
+    of_row,
     outcomes,
     run_samples,
     run_tags,
@@ -108,6 +109,8 @@ _KEPT_ELSEWHERE = or_(
     exists().where(dataset_samples.c.sample_key == samples.c.key),
     exists().where(label_items.c.sample_key == samples.c.key),
 )
+UNUSED = ~or_(exists().where(run_samples.c.sample_key == samples.c.key), _KEPT_ELSEWHERE)
+"""The condition for samples that no run, data set or queue of labels has."""
 
 
 # --- runs ---------------------------------------------------------------------------------------
@@ -200,11 +203,6 @@ def finish_run(
     change_run(connection, run_id, **changes)
 
 
-def expect(connection: Connection, run_id: str, n_total: int) -> None:
-    """Set the number of samples to judge."""
-    change_run(connection, run_id, n_total=n_total)
-
-
 def add_seconds(connection: Connection, run_id: str, seconds: float) -> None:
     """Add to the run's working time."""
     longer = func.coalesce(runs.c.seconds, 0.0) + seconds
@@ -276,22 +274,10 @@ def run_from(
         return sum(kinds.get(kind, 0) for kinds in counts.values())
 
     recipes = recipes_from(row.recipes)
-    return RunRecord(
-        id=row.id,
-        number=row.number,
-        name=row.name,
-        created_at=row.created_at,
-        finished_at=row.finished_at,
-        status=row.status,
-        reason=row.reason,
+    return of_row(
+        RunRecord,
+        row,
         seconds=_seconds(row),
-        dataset=row.dataset,
-        dataset_digest=row.dataset_digest,
-        dataset_version=row.dataset_version,
-        model=row.model,
-        engine_fingerprint=row.engine_fingerprint,
-        n_total=row.n_total,
-        package_version=row.package_version,
         recipes=recipes,
         settings=loads(row.settings),
         tags=tuple(sorted(tags)),
@@ -300,7 +286,6 @@ def run_from(
         n_verdicts=count("verdict"),
         n_failures=count("failure"),
         n_abstentions=count("abstention"),
-        revision=row.revision,
         scoring=scoring_from(row.scoring),
     )
 
@@ -425,8 +410,7 @@ def replace_sample(connection: Connection, run_id: str, sample_id: str, label: s
     about = {"in_run": run_id, "of_sample": sample_id}
     connection.execute(update(outcomes).where(*same).values(gold=label), about)
     change_run(connection, run_id)
-    used = exists().where(run_samples.c.sample_key == samples.c.key)
-    connection.execute(delete(samples).where(samples.c.key == before, ~used, ~_KEPT_ELSEWHERE))
+    connection.execute(delete(samples).where(samples.c.key == before, UNUSED))
     return True
 
 

@@ -7,8 +7,11 @@ in text columns (a JSON column type rejects `\\u0000`), so that every string can
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -29,6 +32,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.types import TypeDecorator
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
+Transaction = Callable[[], AbstractContextManager[Connection]]
 
 _UNSAFE = re.compile("[\\\\\0\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
@@ -511,6 +520,23 @@ audit_log = Table(
     Index("audit_log_at", "at"),
     Index("audit_log_who", "who"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class StorePart:
+    """A part of a store, with the transactions of the whole to write and to read in."""
+
+    _writing: Transaction
+    _reading: Transaction
+
+
+# --- rows as values -----------------------------------------------------------------------------------
+
+
+def of_row(kind: type[Record], row: Any, **given: Any) -> Record:
+    """Return a record whose fields are the columns of `row`, except for those `given`."""
+    names = (field.name for field in fields(kind) if field.name not in given)
+    return kind(**{name: getattr(row, name) for name in names}, **given)
 
 
 # --- differences of the databases -------------------------------------------------------------------

@@ -37,12 +37,11 @@ from magistrate.store.runs import (
     resolve,
     shown,
 )
-from magistrate.store.sources import Sources
 from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
 from magistrate.store.users import Users
 from magistrate.store.watch_figures import WatchLists
-from magistrate.store.watched import Watched
+from magistrate.store.watched import Sources, Watched
 from magistrate.types import Outcome, Recipe, Sample, Scoring, Usage
 
 _ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -165,7 +164,7 @@ class Store(DatasetShelf):
     @property
     def labels(self) -> Labels:
         """Queues of items to label, and the labels of people."""
-        return Labels(self._writing, self._writing_for_good, self._reading)
+        return Labels(self._writing, self._reading, self._writing_for_good)
 
     @property
     def watched(self) -> Watched:
@@ -471,7 +470,7 @@ class Store(DatasetShelf):
         """Set the number of samples to judge."""
         with self._writing() as connection:
             require_run(connection, run_id)
-            runs.expect(connection, run_id, n_total)
+            runs.change_run(connection, run_id, n_total=n_total)
 
     def add_seconds(self, run_id: str, seconds: float) -> None:
         """Add to the run's working time."""

@@ -7,18 +7,16 @@ stays counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, delete, exists, func, or_, select
+from sqlalchemy import Connection, and_, delete, func, or_, select
 
-from magistrate.store.runs import change_run, lock_run
+from magistrate.store.runs import UNUSED, change_run, lock_run
 from magistrate.store.schema import (
-    dataset_samples,
+    StorePart,
     decisions,
-    label_items,
     rules,
     run_samples,
     run_tags,
@@ -30,8 +28,6 @@ from magistrate.store.schema import (
 
 WATCH_TAG = "watch"
 """The tag of the runs that rules keep their outcomes in."""
-
-Transaction = Callable[[], AbstractContextManager[Connection]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +43,8 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
-class TraceDeletion:
+class TraceDeletion(StorePart):
     """Deletes traces of a store, as `store.trace_deletion`."""
-
-    _writing: Transaction
-    _reading: Transaction
 
     def delete(self, trace_id: str) -> Deleted:
         """Delete a trace with everything derived from it. Does nothing if it does not exist.
@@ -117,11 +110,7 @@ def _delete_samples(connection: Connection, names: Iterable[str]) -> int:
             stop_writers(connection, samples)
             here = (run_samples.c.run_id == row.run_id, run_samples.c.position == row.position)
             connection.execute(delete(run_samples).where(*here))  # outcomes and steps are deleted by cascade
-            in_runs = exists().where(run_samples.c.sample_key == samples.c.key)
-            in_sets = exists().where(dataset_samples.c.sample_key == samples.c.key)
-            in_queues = exists().where(label_items.c.sample_key == samples.c.key)
-            unused = (samples.c.key == row.sample_key, ~in_runs, ~in_sets, ~in_queues)
-            connection.execute(delete(samples).where(*unused))
+            connection.execute(delete(samples).where(samples.c.key == row.sample_key, UNUSED))
             change_run(connection, row.run_id)
             n += 1
     return n

@@ -12,7 +12,6 @@ applications stay in the spans.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -67,9 +66,11 @@ from magistrate.store.decisions import (
 )
 from magistrate.store.schema import (
     Instant,
+    StorePart,
     decisions,
     insert_missing,
     insert_or,
+    of_row,
     rules,
     spans,
     targets,
@@ -96,15 +97,9 @@ class Unread:
     known: bool
 
 
-Transaction = Callable[[], AbstractContextManager[Connection]]
-
-
 @dataclass(frozen=True, slots=True)
-class Traces:
+class Traces(StorePart):
     """The spans, targets, rules and decisions of a store, as `store.traces`."""
-
-    _writing: Transaction
-    _reading: Transaction
 
     # --- spans ----------------------------------------------------------------------------------
 
@@ -555,9 +550,9 @@ def _row(record: TargetRecord) -> dict[str, Any]:
 
 def _target(row: Row[Any]) -> TargetRecord:
     body = loads(row.body)
-    plain = ("id", "trace_id", "span_id", "kind", "name", "revision", "seen_at", "content", "missing")
-    return TargetRecord(
-        **{name: getattr(row, name) for name in plain},
+    return of_row(
+        TargetRecord,
+        row,
         why=body["why"],
         sample=None if body["sample"] is None else sample_from(*body["sample"]),
         taken=body["taken"],

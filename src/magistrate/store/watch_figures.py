@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from magistrate.store.codec import loads, sample_from
 from magistrate.store.decisions import DUE, SUPERSEDED, Decision, decision_from
-from magistrate.store.schema import decisions, outcomes, rules, run_samples, spans, targets, traces
+from magistrate.store.schema import decisions, of_row, outcomes, rules, run_samples, spans, targets, traces
 from magistrate.types import Sample
 
 Bucket = Literal["hour", "day"]
@@ -196,13 +196,7 @@ class WatchLists:
             mine = run_ids.setdefault(row.name, [])
             if row.run_id is not None:
                 mine.append(row.run_id)
-            found[row.name] = WatchedRule(
-                name=row.name,
-                version=row.version,
-                since=row.since,
-                spec=loads(row.spec),
-                run_ids=tuple(mine),
-            )
+            found[row.name] = of_row(WatchedRule, row, spec=loads(row.spec), run_ids=tuple(mine))
         return list(found.values())
 
     def state_counts(
@@ -376,7 +370,7 @@ def _beyond(place: Place) -> ColumnElement[bool]:
 
 
 def _place(row: Row[Any]) -> Place:
-    return Place(**{column.key: getattr(row, column.key) for column in _ORDER})
+    return of_row(Place, row)
 
 
 def _line(row: Row[Any], wanted: AnswerFilter) -> AnswerLine | None:
@@ -392,13 +386,7 @@ def _line(row: Row[Any], wanted: AnswerFilter) -> AnswerLine | None:
         if not any(words in text.casefold() for text in texts if text is not None):
             return None
     given, output = (None if text is None else text[:EXCERPT] for text in texts)
-    return AnswerLine(
-        **{name: getattr(row, name) for name in ("trace_id", "target", "name", "seen_at", "rule")},
-        **{name: getattr(row, name) for name in ("version", "revision", "state", "reason")},
-        asked=asked,
-        input=given,
-        output=output,
-    )
+    return of_row(AnswerLine, row, asked=asked, input=given, output=output)
 
 
 def label_of(asked: Sequence[Mapping[str, Any]], judge: str | None = None) -> str | None:
@@ -409,10 +397,10 @@ def label_of(asked: Sequence[Mapping[str, Any]], judge: str | None = None) -> st
 
 def _answer(row: Row[Any]) -> TraceAnswer:
     body = loads(row.body)
-    return TraceAnswer(
-        **{name: getattr(row, name) for name in ("id", "span_id", "kind", "name", "revision", "seen_at")},
+    return of_row(
+        TraceAnswer,
+        row,
         gone=bool(row.gone),
-        missing=row.missing,
         why=body["why"],
         sample=None if body["sample"] is None else sample_from(*body["sample"]),
         taken=body["taken"],

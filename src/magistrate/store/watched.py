@@ -1,21 +1,28 @@
-"""The state of watching: undecided targets, waiting and failed ones, and which alerts fire."""
+"""The state of watching: undecided, waiting and failed targets, alerts, and how far servers were read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import func, select, update
 
 from magistrate.store import outbox
 from magistrate.store.codec import dumps, loads
-from magistrate.store.decisions import DUE, SUPERSEDED, RuleRecord
-from magistrate.store.schema import alerts, decisions, insert_missing, rules, targets
-
-Transaction = Callable[[], AbstractContextManager[Connection]]
+from magistrate.store.decisions import DUE, SUPERSEDED, RuleRecord, rule_from
+from magistrate.store.schema import (
+    StorePart,
+    alerts,
+    decisions,
+    insert_missing,
+    insert_or,
+    of_row,
+    rules,
+    sources,
+    targets,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +37,8 @@ class AlertRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(StorePart):
     """Queries on what is watched, and the states of alerts, as `store.watched`."""
-
-    _writing: Transaction
-    _reading: Transaction
 
     def rules(self) -> list[RuleRecord]:
         """Return the newest version of every rule, by name."""
@@ -43,17 +47,7 @@ class Watched:
         asked = select(rules).join(last, (rules.c.name == last.c.name) & (rules.c.version == last.c.version))
         with self._reading() as connection:
             rows = connection.execute(asked.order_by(rules.c.name)).all()
-        return [
-            RuleRecord(
-                name=row.name,
-                version=row.version,
-                digest=row.digest,
-                spec=loads(row.spec),
-                since=row.since,
-                run_id=row.run_id,
-            )
-            for row in rows
-        ]
+        return [rule_from(row) for row in rows]
 
     def n_undecided(self, rule: str, kind: str, since: datetime) -> int:
         """Return the number of targets seen since `since` without a decision of the rule."""
@@ -103,16 +97,7 @@ class Watched:
         """Return all alerts that were ever checked, by name."""
         with self._reading() as connection:
             rows = connection.execute(select(alerts).order_by(alerts.c.name)).all()
-        return [
-            AlertRecord(
-                name=row.name,
-                firing=bool(row.firing),
-                changed_at=row.changed_at,
-                checked_at=row.checked_at,
-                seen=loads(row.body),
-            )
-            for row in rows
-        ]
+        return [of_row(AlertRecord, row, firing=bool(row.firing), seen=loads(row.body)) for row in rows]
 
     def note_alert(
         self,
@@ -142,3 +127,22 @@ class Watched:
             for destination, body in messages:
                 outbox.put(connection, destination, (name, str(body["id"])), now, body=body)
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Sources(StorePart):
+    """The cursors of sources by name, available as `store.sources`."""
+
+    def cursor(self, name: str) -> Mapping[str, Any] | None:
+        """Return the cursor of a source; None if it was never read."""
+        with self._reading() as connection:
+            body = connection.scalar(select(sources.c.cursor).where(sources.c.name == name))
+        return None if body is None else loads(body)
+
+    def keep(self, name: str, cursor: Mapping[str, Any], now: datetime) -> None:
+        """Store the cursor of a source, after its spans were stored. Committed when this returns."""
+        with self._writing() as connection:
+            row = {"name": name, "cursor": dumps(dict(cursor)), "changed_at": now}
+            adding = insert_or(connection, sources).values(row)
+            new = {each: adding.excluded[each] for each in ("cursor", "changed_at")}
+            connection.execute(adding.on_conflict_do_update(index_elements=["name"], set_=new))

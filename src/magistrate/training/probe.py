@@ -202,7 +202,7 @@ def fit_probe(
         contexts=int(np.unique(groups).size),
         folds=folds,
         seed=seed,
-        figures={name: _figure(figures, name) for name in SHOWN},
+        figures={name: EstimatePart.of(figures.metrics[name]) for name in SHOWN},
     )
     return Probed(file, figures)
 
@@ -263,10 +263,6 @@ def _check(truth: NDArray[np.bool_], groups: NDArray[np.int64], folds: int) -> N
 def _short(values: NDArray[np.float64]) -> list[float]:
     """Round to seven digits, the precision of a float32."""
     return [float(f"{value:.7g}") for value in values]
-
-
-def _figure(figures: Classification, name: str) -> EstimatePart:
-    return EstimatePart.of(figures.metrics[name])
 
 
 def card_of(made: ProbeFile) -> str:

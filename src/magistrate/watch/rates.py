@@ -1,7 +1,7 @@
 """The rate of flagged answers over time, estimated from the share of answers that was judged.
 
 An answer judged with probability π represents 1/π answers. The sampling unit is the trace: see
-`metrics.weighted`. A period without verdicts has an undefined rate, not a rate of 0.
+`metrics.prevalence`. A period without verdicts has an undefined rate, not a rate of 0.
 
 This is how often the judge flags, not how often it is right. For that, see `metrics.prevalence`.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from magistrate.errors import InputError
 from magistrate.metrics.classification import Estimate, fields_of
-from magistrate.metrics.weighted import weighted_share
+from magistrate.metrics.prevalence import weighted_share
 from magistrate.store import Store
 from magistrate.types import HALLUCINATED
 

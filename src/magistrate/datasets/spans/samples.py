@@ -83,9 +83,10 @@ def _nothing(tree: Tree) -> str:
     roots = [node for node in tree.nodes if node.parent < 0]
     if all(root.step.kind == "evaluator" for root in roots):
         return f"trace {first} is that of an evaluator, not of an application"
-    kinds = ", ".join(dict.fromkeys(_kind(node.span, node.step.kind) for node in tree.nodes))
+    kinds = ", ".join(
+        dict.fromkeys(
+            node.step.kind if node.step.kind != "other" else node.span.name or "without a name"
+            for node in tree.nodes
+        )
+    )
     return f"no agent, chain or model call in trace {first}; its spans are: {plain(kinds, 200)}"
-
-
-def _kind(span: Span, kind: str) -> str:
-    return kind if kind != "other" else span.name or "without a name"

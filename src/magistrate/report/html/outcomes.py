@@ -376,7 +376,6 @@ class Row:
     output: Text
     sources: tuple[Text, ...]
     data: tuple[tuple[str, str], ...]
-    has_gold_spans: bool
 
 
 def row_of(sample: Sample, outcome: Outcome) -> Row:
@@ -403,7 +402,6 @@ def row_of(sample: Sample, outcome: Outcome) -> Row:
         output=Text("Output", _output(sample, numbered)),
         sources=tuple(_sources(sample, numbered)),
         data=tuple(_data(sample, verdict)),
-        has_gold_spans=bool(sample.spans),
     )
 
 

@@ -75,7 +75,8 @@ def examples(samples: Iterable[Sample], reader: Reader) -> Iterator[Example]:
 def _example(sample: Sample, window: Window) -> Example:
     wrong = sample.label == HALLUCINATED
     places = [(span.start, span.end) for span in sample.spans] if wrong else []
-    kind = _kind(str(sample.metadata.get("kind", "")))
+    name = str(sample.metadata.get("kind", ""))
+    kind = CONTRADICTED if name in CONTRADICTIONS else ABSENT if name in ABSENCES else WRONG
     if not wrong:
         truths = [SUPPORTED] * len(window.sentences)
         tokens = [0] * len(window.places)
@@ -93,10 +94,6 @@ def _example(sample: Sample, window: Window) -> Example:
         tokens=np.array(tokens, np.int8),
         hallucinated=any(each != SUPPORTED for each in truths),
     )
-
-
-def _kind(name: str) -> int:
-    return CONTRADICTED if name in CONTRADICTIONS else ABSENT if name in ABSENCES else WRONG
 
 
 def _touches(places: Sequence[tuple[int, int]], start: int, end: int) -> bool:

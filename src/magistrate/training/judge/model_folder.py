@@ -129,7 +129,10 @@ def card(recipe: Recipe) -> str:
         "",
         "## What it was trained on",
         "",
-        *(f"- {_source(each)}" for each in recipe.sources),
+        *(
+            f"- {each['name']}: {each['n']:,} rows (sha256 {str(each['digest'])[:12]}…)"
+            for each in recipe.sources
+        ),
         *(f"- left out: {count:,} ({reason})" for reason, count in recipe.left_out.items()),
         "",
         f"{recipe.examples['train']:,} examples of {recipe.examples['train_contexts']:,} contexts; "
@@ -170,7 +173,3 @@ def _shown(figure: Figure) -> str:
     if figure.low is None or figure.high is None:
         return decimal(figure.value)
     return f"{decimal(figure.value)} [{decimal(figure.low)}, {decimal(figure.high)}]"
-
-
-def _source(source: Mapping[str, Any]) -> str:
-    return f"{source['name']}: {source['n']:,} rows (sha256 {str(source['digest'])[:12]}…)"

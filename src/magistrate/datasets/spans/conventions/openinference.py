@@ -60,7 +60,9 @@ def read(span: Span, attributes: Attributes) -> Step | None:
         or _completion(attributes, "llm.choices", "completion", "assistant"),
         documents=documents,
         query=next((each for each in queries if each), given) if kind in ("retriever", "reranker") else None,
-        result=_result(attributes) if kind == "tool" else None,
+        result=_found(as_text(opened(attributes.get("output.value"))), "output.value")
+        if kind == "tool"
+        else None,
         model=attributes.text("llm.model_name"),
         session=attributes.text("session.id"),
         remarks=() if unread is None else (unread,),
@@ -100,8 +102,3 @@ def _value(attributes: Attributes, which: str, kind: Kind) -> tuple[Found[str] |
         if value is whole and mime == JSON:
             return None, f"{key} is said to be JSON and is none; it may have been cut off"
     return _found(text_in(value, which), key), None
-
-
-def _result(attributes: Attributes) -> Found[str] | None:
-    """Return the whole output of a tool, as text."""
-    return _found(as_text(opened(attributes.get("output.value"))), "output.value")
