@@ -329,6 +329,8 @@ def test_the_answer_is_judged_against_what_tools_answered_as_lines() -> None:
     assert claim.context_index is not None and claim.context_quote is not None
     beside = prose.sources[claim.context_index][claim.context_quote.start : claim.context_quote.end]
     assert beside == claim.context_text == "It ha"
+    long = json.dumps([{"room": "x" * 90, "free": number} for number in range(5_000)])
+    assert flattened(long).endswith("free: 4999")  # nothing of a long result is left out
 
 
 CODE = "def price(x):\n    y = x + 1\n    return y\n\nprint(price(3))"

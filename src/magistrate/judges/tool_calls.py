@@ -214,7 +214,6 @@ def _no_json(word: str) -> Any:
 # --- text that judges of prose can read ------------------------------------------------------------
 
 
-MOST_FLAT = 200_000  # characters of JSON written as lines, at most
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _CODE = re.compile(
     r"[;{}]\s*$|^\s*(?:def|class|import|from\s+\S+\s+import|function|const|let|var|return|if\s*\(|for\s*\(|while\s*\(|"
@@ -260,8 +259,7 @@ def flattened(text: str) -> str:
     """Return a JSON text as lines of `path: value`, any other text unchanged."""
     if not is_json(text):
         return text
-    told = "\n".join(line for _, _, line in lines(_unfenced(text).strip()))
-    return told[:MOST_FLAT]
+    return "\n".join(line for _, _, line in lines(_unfenced(text).strip()))
 
 
 def unreadable(text: str) -> str:
