@@ -224,6 +224,22 @@ def test_digits_are_not_said_by_longer_numbers() -> None:
         assert verdict(ToolArguments(), sample).label == label, (source, value)
 
 
+def test_a_schema_that_names_true_does_not_name_1() -> None:
+    for named, value, label in (
+        ({"enum": [True, False]}, 1, HALLUCINATED),
+        ({"enum": [True, False]}, 0, HALLUCINATED),
+        ({"const": True}, 1.0, HALLUCINATED),
+        ({"default": False}, 0.0, HALLUCINATED),
+        ({"enum": [True, 1]}, 1, FAITHFUL),
+        ({"const": 1}, 1.0, FAITHFUL),
+        ({"default": 0.0}, 0, FAITHFUL),
+    ):
+        tools = {"f": {"type": "object", "properties": {"a": named}}}
+        calls = [{"name": "f", "arguments": {"a": value}}]
+        sample = Sample("s", "x", input="Do it.", metadata={"tool_calls": calls, "tools": tools})
+        assert verdict(ToolArguments(), sample).label == label, (named, value)
+
+
 def test_only_what_came_before_from_others_is_a_source() -> None:
     call, later = called({"city": "Casa Azul"}), {"role": "tool", "content": RESULT}
     said = {"role": "assistant", "content": "I shall take Casa Azul."}
