@@ -153,8 +153,14 @@ def test_what_is_missing_or_cannot_be_read_is_never_valid() -> None:
         ),
         (Sample("s", "x", metadata={"tool_calls": 5, "tools": OPENAI}), "no list"),
         (Sample("s", "x", metadata={"tool_calls": [{"arguments": {}}], "tools": OPENAI}), "no name"),
+        (row(call, tools=[*OPENAI, {"name": "book"}]), "declared twice"),
     ):
         assert told in abstained(ToolSchema(), sample)
+    twice = row(called('{"city": "Rome", "guests": 2, "city": "São Paulo"}'))
+    found = outcome(ToolSchema(), twice)
+    assert isinstance(found, Verdict) and (found.label, found.score) == ("invalid", 0.0)
+    assert "'city' stands twice" in (found.explanation or "")
+    assert "'city' stands twice" in abstained(ToolArguments(), twice)
     for schema in ({"type": "nothing"}, {"$ref": "https://example.org/x"}, {"$ref": "#/$defs/missing"}, 5):
         found = outcome(ToolSchema(), row(call, tools=[{"name": "book", "parameters": schema}]))
         assert isinstance(found, Failure) and "book" in found.message, schema

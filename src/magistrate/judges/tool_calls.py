@@ -16,6 +16,7 @@ from typing import Any
 from magistrate.datasets.spans.conventions.values import CALLS, RESULTS, ROLES, as_text
 from magistrate.detectors.windows import lines
 from magistrate.errors import InputError
+from magistrate.judges.json_valid import unique
 from magistrate.types import ASSISTANTS, Sample
 
 ARGUMENTS = ("arguments", "args", "input", "parameters")  # keys of a call's arguments in different formats
@@ -127,7 +128,11 @@ def tools_of(sample: Sample) -> dict[str, Any]:
         name = inner.get("name") if isinstance(inner, Mapping) else None
         if not isinstance(inner, Mapping) or not isinstance(name, str):
             raise UnreadableMessages(f"tool {number} in the metadata has no name")
-        found[name] = next((inner[key] for key in PARAMETERS if inner.get(key) is not None), True)
+        schema = next((inner[key] for key in PARAMETERS if inner.get(key) is not None), True)
+        if found.setdefault(name, schema) != schema:
+            raise UnreadableMessages(
+                f"tool {name[:100]!r} is declared twice in the metadata, and differently"
+            )
     return found
 
 
@@ -201,7 +206,7 @@ def _arguments(given: Any) -> tuple[Mapping[str, Any], str]:
         if not given.strip():
             return {}, ""
         try:
-            given = json.loads(given, parse_constant=_no_json)
+            given = json.loads(given, parse_constant=_no_json, object_pairs_hook=unique)
         except (ValueError, RecursionError) as error:
             return {}, f"its arguments are not JSON: {error}"
     return (given, "") if isinstance(given, Mapping) else ({}, "its arguments are no JSON object")
