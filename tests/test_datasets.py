@@ -345,6 +345,20 @@ def test_bad_table_rows_are_reported_and_the_others_go_on(tmp_path):
         "8: column 'answer', which gives the output, is blank"
     )
     assert found[4] == "10: a quote opened here is never closed, so the rest of the file is one cell"
+    assert found[5] == "11: it is inside a cell that a quote in line 10 opened"
+
+
+def test_rows_that_a_stray_quote_swallows_are_all_counted(tmp_path):
+    for broken, swallowed in ({30: '30,"o,c'}, 11), ({30: '30,"o,c', 34: '34,"o",c'}, 5):
+        rows = ["id,answer,context", *(f"{at},o,c" for at in range(2, 41))]
+        for line, row in broken.items():
+            rows[line - 1] = row
+        (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n\n")
+        dataset = load(tmp_path / "rows.csv")
+        read = len(list(dataset))
+        assert (read, dataset.unread.n, dataset.unread.rows) == (39 - swallowed, swallowed, 39)
+        with pytest.raises(DatasetError, match="inside a cell that a quote in line 30 opened"):
+            dataset.check(0.1)
 
 
 def test_a_huge_cell_and_a_huge_line_are_read(tmp_path):
@@ -362,6 +376,8 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path):
     (tmp_path / "wide.jsonl").write_bytes(json.dumps(GOOD).encode("utf-16"))
     (tmp_path / "twice.csv").write_text("answer,answer\na,b\n")
     (tmp_path / "one.json").write_text('{\n "output": "x"\n}')
+    (tmp_path / "two.json").write_text('[{"output": "x", "label": "hallucinated", "label": "faithful"}]')
+    (tmp_path / "endless.json").write_text('[{"output": "x", "cost": 1e999}]')
     (tmp_path / "odd.xlsx").write_bytes(b"x")
     (tmp_path / "twice.parquet.gz").write_bytes(b"x")
     write(tmp_path / "empty.jsonl")
@@ -373,6 +389,8 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path):
         ("wide.jsonl", DatasetError, "UTF-16; save it as UTF-8"),
         ("twice.csv", DatasetError, "two columns are named 'answer'"),
         ("one.json", DatasetError, "one JSON object; samples are a list"),
+        ("two.json", DatasetError, "not JSON: duplicate key 'label'"),
+        ("endless.json", DatasetError, "not JSON: "),
         ("empty.jsonl", DatasetError, "empty.jsonl has no samples"),
         ("header.csv", DatasetError, "header.csv has no samples"),
         ("bad.jsonl", DatasetError, r"none of the 2 rows of bad can be read; .*bad\.jsonl:1: no output"),

@@ -110,6 +110,19 @@ def test_tables_and_json_become_lines_that_can_be_read_alone() -> None:
     assert [line for _, _, line in lines("{not json}")] == ["{not json}"]
 
 
+def test_of_long_json_every_value_is_read_in_bounded_room() -> None:
+    many = [{"id": number, "state": "ok"} for number in range(5_000)] + [{"id": "last", "state": "failed"}]
+    assert [line for _, _, line in lines(json.dumps(many))][-2:] == ["id: last", "state: failed"]
+    assert len(list(lines(json.dumps(many)))) == 2 * len(many)
+    twice = '{"state": "failed", "state": "ok"}'
+    assert "failed" in " ".join(line for _, _, line in lines(twice))
+    wide = json.dumps({"k" * 20_000: {f"v{number}": number for number in range(5_000)}})
+    deep = json.dumps({"k" * 20_000: [{"v": number} for number in range(5_000)]})
+    for text in (wide, deep):
+        read = [line for _, _, line in lines(text)]
+        assert "4999" in read[-1] and sum(map(len, read)) < 10 * len(text)
+
+
 def test_nothing_is_read_of_an_output_without_tokens(tmp_path: Path) -> None:
     read = Reader(tokenizer(tmp_path), 128)
     assert not any(read.windows(sample(output)) for output in ("", "  \n", "\t \u00a0"))

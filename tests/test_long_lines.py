@@ -6,6 +6,7 @@ import gzip
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from magistrate import datasets
+from magistrate.datasets.samples import opened_cell
 from magistrate.errors import DatasetError
 
 GOOD = '{"output": "a", "context": "b"}\n'
@@ -69,6 +71,18 @@ def test_a_long_line_in_a_small_packed_file_is_a_row_that_cannot_be_read(tmp_pat
     ):
         assert line.startswith(f"{name}.") and str(good_rows) in line and f"[({number}, '" in line, line
         assert "longer than 16 MiB" in line, line
+
+
+def test_a_cell_as_python_prints_it_takes_no_more_memory_than_its_text_is_worth() -> None:
+    printed = repr(["one's own", 'a "quoted" text'] * 1_000)
+    assert opened_cell("context", printed) == ["one's own", 'a "quoted" text'] * 1_000
+    tracemalloc.start()
+    try:
+        for cell in (f"[{'0,' * 1_000_000}]", f"[{'a and ' * 300_000}a]", f"[{'1+' * 400_000}1]"):
+            assert opened_cell("metadata", cell) == cell
+            assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_json_list_that_is_read_at_once_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,47 @@ def test_a_null_that_stands_for_nothing_is_left_out_again() -> None:
     assert without_nulls("no json", OPTIONAL) == "no json"
 
 
+def test_a_null_is_left_out_again_in_the_branch_that_was_written() -> None:
+    note = {"type": "string"}
+    span = {"type": "object", "properties": {"kind": {"const": "span"}, "note": note}, "required": ["kind"]}
+    none = {
+        "type": "object",
+        "properties": {"kind": {"const": "none"}, "note": {"type": ["string", "null"]}},
+        "required": ["kind", "note"],
+    }
+    inner = {"type": "object", "properties": {"of": {"$ref": "#/$defs/any"}}, "required": []}
+    any_of = {"anyOf": [span, none, inner, {"type": "null"}]}
+    for key in ("anyOf", "oneOf"):
+        schema = {
+            "type": "object",
+            "properties": {
+                "one": {key: [{"$ref": "#/$defs/span"}, none]},
+                "all": {"type": "array", "items": {"$ref": "#/$defs/any"}},
+            },
+            "required": ["one", "all"],
+            "$defs": {"span": span, "any": any_of},
+        }
+        written = {
+            "one": {"kind": "span", "note": None},
+            "all": [
+                {"kind": "none", "note": None},
+                {"kind": "span", "note": None},
+                None,
+                {"of": {"of": {"kind": "span", "note": None}}},
+                {"of": None},
+            ],
+        }
+        read = json.loads(without_nulls(json.dumps(written), schema))
+        assert read["one"] == {"kind": "span"}
+        assert read["all"] == [
+            {"kind": "none", "note": None},
+            {"kind": "span"},
+            None,
+            {"of": {"of": {"kind": "span"}}},
+            {"of": None},  # which may be null itself
+        ]
+
+
 def test_choices_are_sent_inside_an_object_where_only_schemas_are_taken() -> None:
     sent = ways_to_send(constraint(["yes", "no"]), ("response_format json_schema",))[0]
     assert sent.undo('{"answer": "no"}') == "no"

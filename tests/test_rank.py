@@ -158,5 +158,9 @@ def test_a_run_of_pairwise_is_ranked(call: Call, tmp_path: Path) -> None:
     assert data["candidates"][0]["name"] == "mine"
     assert data["consistent"] == pytest.approx(14 / 20)
     assert any("the order of the answers decided" in each for each in data["remarks"])
+    rows.append({"input": "cut off", "output": 5, "alternatives": ["six"]})
+    magistrate.evaluate(rows, "pairwise", model=engine, name="unread", store=store, progress=False)
+    data = call("rank", "unread", "--store", str(store), "--json").data
+    assert data["left_out"] == {"without metadata.model_b": 1, "not readable": 1} and data["n"] == 20
     wrong = call("rank", "pairs", "--store", str(store), "--winner", "x")
     assert wrong.code == 2 and "--winner goes with a file" in wrong.err

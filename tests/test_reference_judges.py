@@ -221,6 +221,15 @@ def test_a_long_integer_is_json(tmp_path: Path) -> None:
     assert verdict(with_schema(tmp_path, {"type": "integer"}), "9" * 4_000).label == "valid"
 
 
+def test_a_value_that_a_second_one_hides_does_not_fit_a_schema(tmp_path: Path) -> None:
+    judge = with_schema(tmp_path, {"properties": {"n": {"type": "integer"}}})
+    for text in ('{"n": "x", "n": 5}', '[{"n": 5, "n": 5}]'):
+        found = verdict(judge, text)
+        assert (found.label, found.score) == ("invalid", 0.0)
+        assert found.explanation == "not JSON: the name 'n' stands twice in one object"
+        assert verdict(JsonValid(), text).label == "valid"
+
+
 def test_what_is_nested_too_deeply_is_said(tmp_path: Path) -> None:
     found = verdict(JsonValid(), "[" * 100_000)
     assert (found.label, found.explanation) == ("invalid", "not JSON: it is nested too deeply to be read")

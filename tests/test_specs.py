@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,21 @@ def test_a_pattern_is_taken_as_it_is_written() -> None:
     for pattern in ("(?i)(yes|no)", "(?:yes)", "(a)+(b)", "(a,b)", r"\d{1,3}", "[(,]", r"\(a", "(?:a,b)|c"):
         made = judge(f"regex:pattern={pattern},whole=true")
         assert isinstance(made, Regex) and (made.pattern, made.whole) == (pattern, True)
+
+
+def test_a_judge_in_hundreds_of_others_is_refused_at_once() -> None:
+    fits, deep = "novelty", "novelty"
+    for _ in range(10):
+        fits = f"sentences:of=({fits})"
+    assert isinstance(judge(fits), Sentences)
+    for _ in range(300):
+        deep = f"sentences:of=({deep})"
+    begun = time.monotonic()
+    for outside in (False, True):
+        with pytest.raises(SpecError, match="nested more than 32 deep") as caught:
+            judge(deep, outside=outside)
+        assert len(str(caught.value)) < 200
+    assert time.monotonic() - begun < 5
 
 
 # --- files --------------------------------------------------------------------------------------

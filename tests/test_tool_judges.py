@@ -153,8 +153,14 @@ def test_what_is_missing_or_cannot_be_read_is_never_valid() -> None:
         ),
         (Sample("s", "x", metadata={"tool_calls": 5, "tools": OPENAI}), "no list"),
         (Sample("s", "x", metadata={"tool_calls": [{"arguments": {}}], "tools": OPENAI}), "no name"),
+        (row(call, tools=[*OPENAI, {"name": "book"}]), "declared twice"),
     ):
         assert told in abstained(ToolSchema(), sample)
+    twice = row(called('{"city": "Rome", "guests": 2, "city": "São Paulo"}'))
+    found = outcome(ToolSchema(), twice)
+    assert isinstance(found, Verdict) and (found.label, found.score) == ("invalid", 0.0)
+    assert "'city' stands twice" in (found.explanation or "")
+    assert "'city' stands twice" in abstained(ToolArguments(), twice)
     for schema in ({"type": "nothing"}, {"$ref": "https://example.org/x"}, {"$ref": "#/$defs/missing"}, 5):
         found = outcome(ToolSchema(), row(call, tools=[{"name": "book", "parameters": schema}]))
         assert isinstance(found, Failure) and "book" in found.message, schema
@@ -222,6 +228,22 @@ def test_digits_are_not_said_by_longer_numbers() -> None:
             "s", "x", input=source, metadata={"tool_calls": [{"name": "f", "arguments": {"a": value}}]}
         )
         assert verdict(ToolArguments(), sample).label == label, (source, value)
+
+
+def test_a_schema_that_names_true_does_not_name_1() -> None:
+    for named, value, label in (
+        ({"enum": [True, False]}, 1, HALLUCINATED),
+        ({"enum": [True, False]}, 0, HALLUCINATED),
+        ({"const": True}, 1.0, HALLUCINATED),
+        ({"default": False}, 0.0, HALLUCINATED),
+        ({"enum": [True, 1]}, 1, FAITHFUL),
+        ({"const": 1}, 1.0, FAITHFUL),
+        ({"default": 0.0}, 0, FAITHFUL),
+    ):
+        tools = {"f": {"type": "object", "properties": {"a": named}}}
+        calls = [{"name": "f", "arguments": {"a": value}}]
+        sample = Sample("s", "x", input="Do it.", metadata={"tool_calls": calls, "tools": tools})
+        assert verdict(ToolArguments(), sample).label == label, (named, value)
 
 
 def test_only_what_came_before_from_others_is_a_source() -> None:
@@ -329,6 +351,8 @@ def test_the_answer_is_judged_against_what_tools_answered_as_lines() -> None:
     assert claim.context_index is not None and claim.context_quote is not None
     beside = prose.sources[claim.context_index][claim.context_quote.start : claim.context_quote.end]
     assert beside == claim.context_text == "It ha"
+    long = json.dumps([{"room": "x" * 90, "free": number} for number in range(5_000)])
+    assert flattened(long).endswith("free: 4999")  # nothing of a long result is left out
 
 
 CODE = "def price(x):\n    y = x + 1\n    return y\n\nprint(price(3))"

@@ -12,7 +12,7 @@ from magistrate.analysis.ranking import Match, Ranking, Winner, ranking
 from magistrate.api.run import Run
 from magistrate.api.stored import Judged, RunRef, StorePlace, judged
 from magistrate.datasets.files import looks_like_path, open_file
-from magistrate.datasets.rows import Problem
+from magistrate.datasets.rows import Problem, unread_of
 from magistrate.datasets.selection import value_at
 from magistrate.errors import DatasetError, SpecError
 from magistrate.judges.pairwise import BETTER, TIE, WORSE
@@ -30,6 +30,7 @@ WORDS: Mapping[Winner, tuple[str, ...]] = {
     "second": ("second", "model_b", "b", "2", "response_b"),
     "tie": ("tie", "tie (bothbad)", "draw", "both", "neither", "0"),
 }
+NOT_READ = "not readable"  # reason for which a row is left out
 SIDES = {"first": "metadata.model_a", "second": "metadata.model_b"}
 WINNERS: Mapping[str, Winner] = {BETTER: "first", WORSE: "second", TIE: "tie"}
 
@@ -73,6 +74,8 @@ def _of_run(
     one_judge(own.record.judges, own.judge, f"run {own.name}")
     sides = {side: named.get(side, path) for side, path in SIDES.items()}
     matches, left_out = matches_of(own, sides, named.get("question"))
+    if (unread := unread_of(own.record.settings)) is not None and unread.n:
+        left_out[NOT_READ] += unread.n
     return ranking(
         matches,
         source=f"run {own.name}, {own.judge}",
@@ -121,7 +124,7 @@ def _of_file(path: Path, named: Mapping[str, str], seed: int) -> Ranking:
     source = open_file(path)
     for number, row in enumerate(source.rows(), 1):
         if isinstance(row, Problem):
-            left_out["not readable"] += 1
+            left_out[NOT_READ] += 1
             example = example or str(row)
             continue
         found = _match(row.values, named, number)

@@ -61,9 +61,7 @@ def parse(line: bytes) -> Mapping[str, Any]:
         raise ValueError(f"not UTF-8: byte 0x{bad:02x} at byte {error.start + 1} of the line") from None
     try:
         value = from_json(line, allow_inf_nan=False)
-        json.loads(line, object_pairs_hook=check_unique, parse_int=str)
-        if BIG_EXPONENT.search(line):
-            json.dumps(value, allow_nan=False)
+        _check_whole(line, value)
     except ValueError as error:
         reason = plain(str(error).replace(" at line 1 column ", " at column "), 120)
         if not reason.startswith("EOF"):
@@ -72,6 +70,13 @@ def parse(line: bytes) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"must be an object with columns, got {kind_of(value)}")
     return value
+
+
+def _check_whole(text: bytes, value: Any) -> None:
+    """Raise ValueError if `value`, parsed from `text`, lost one of two values of a key or is infinite."""
+    json.loads(text, object_pairs_hook=check_unique, parse_int=str)
+    if BIG_EXPONENT.search(text):
+        json.dumps(value, allow_nan=False)
 
 
 def check_unique(pairs: list[tuple[str, Any]]) -> None:
@@ -107,10 +112,14 @@ def bounded_whole(stream: io.BufferedIOBase, shown: str) -> bytes:
 
 
 class _BoundedText:
-    """Text lines for `csv.reader`. A line that is too long raises; reading can continue after it."""
+    """Text lines for `csv.reader`. A line that is too long raises; reading can continue after it.
+
+    `filled` says of each line since it was last cleared whether it has any text.
+    """
 
     def __init__(self, lines: io.TextIOWrapper) -> None:
         self.lines = lines
+        self.filled: list[bool] = []
 
     def __iter__(self) -> _BoundedText:
         return self
@@ -124,6 +133,7 @@ class _BoundedText:
             while (piece := self.lines.readline(1 << 20)) and not piece.endswith("\n"):
                 pass
             raise csv.Error(TOO_LONG)
+        self.filled.append(bool(line.strip()))
         return line
 
 
@@ -145,11 +155,12 @@ def jsonl(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Pr
 def csv_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
     """Yield the rows under a header, separated by commas, or by semicolons or tabs if it has no comma."""
     with text(stream) as lines:
+        bounded = _BoundedText(lines)
         try:
-            reader = _reader(_BoundedText(lines), strict=True)
+            reader = _reader(bounded, strict=True)
         except csv.Error as error:
             raise DatasetError(f"{shown}: the header cannot be read: {error}") from None
-        yield from _records(reader, shown, stem)
+        yield from _records(reader, bounded, shown, stem)
 
 
 def _reader(lines: Iterable[str], *, strict: bool) -> CsvReader:
@@ -164,16 +175,21 @@ def _reader(lines: Iterable[str], *, strict: bool) -> CsvReader:
     return csv.reader(chain(seen, rest), strict=strict, delimiter=parted)
 
 
-def _records(reader: CsvReader, shown: str, stem: str) -> Iterator[Row | Problem]:
+def _records(reader: CsvReader, bounded: _BoundedText, shown: str, stem: str) -> Iterator[Row | Problem]:
     header: list[str] | None = None
     while True:
         start = reader.line_num + 1
+        bounded.filled.clear()
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             yield Problem(shown, start, _csv_reason(error))
+            lost = f"it is inside a cell that a quote in line {start} opened"
+            for number, filled in enumerate(bounded.filled[1:], start + 1):
+                if filled:  # so that rows that a stray quote swallowed are not counted as one
+                    yield Problem(shown, number, lost)
             continue
         if not cells:
             continue
@@ -237,7 +253,9 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
             yield from jsonl(stream, shown, stem)
         return
     try:
-        items = from_json(bounded_whole(stream, shown), allow_inf_nan=False) if first else []
+        held = bounded_whole(stream, shown) if first else b"[]"
+        items = from_json(held, allow_inf_nan=False)
+        _check_whole(held, items)
     except ValueError as error:
         raise DatasetError(f"{shown} is not JSON: {error}") from None
     if not isinstance(items, list):
@@ -257,7 +275,9 @@ def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
     from magistrate.datasets.spans.span import is_span
 
     try:
-        held = from_json(bounded_whole(stream, shown), allow_inf_nan=False)
+        text = bounded_whole(stream, shown)
+        held = from_json(text, allow_inf_nan=False)
+        _check_whole(text, held)
     except ValueError:
         held = None
     if not isinstance(held, dict) or not is_span(held):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,9 @@ from magistrate.types import HALLUCINATED, Sample, Span, Turn
 KIND_KEYS = ("kind", "label_type", "label", "type")
 TEXT_KEYS = ("text", "content", "page_content")
 LONGEST_LABEL = 200  # characters of an unknown label that a message shows
+LONGEST_PRINTED = 1_000_000  # characters of a list or object as Python prints it; parsing takes much memory
+MOST_MARKS = 100_000  # its brackets, commas, quotes and other marks
+MARK = re.compile(r"[^\w\s]")
 JSON_FIELDS = ("context", "spans", "messages", "alternatives", "metadata")
 
 
@@ -284,13 +288,18 @@ def without_path(row: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def opened_cell(field: str, cell: Any) -> Any:
-    """Return a cell's value, parsed if it is a list or object written as JSON or by Python's print."""
+    """Return a cell's value, parsed if it is a list or object written as JSON or by Python's print.
+
+    What Python printed remains text if it is too large to be parsed.
+    """
     text = cell.strip() if isinstance(cell, str) else ""
     if field not in JSON_FIELDS or text[:1] + text[-1:] not in ("[]", "{}"):
         return cell
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
+        if len(text) > LONGEST_PRINTED or sum(1 for _ in MARK.finditer(text)) > MOST_MARKS:
+            return cell
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -29,7 +29,8 @@ MARKS = (
     ("<s>", "</s>"),
 )  # tokens that start a window and end a text: of BERT, of MPNet
 SIDES = 2  # token types: context, and input with output
-MOST_CELLS = 4000  # values of a JSON text written as lines, at most
+MOST_GROWTH = 8  # times a JSON text's own length that its lines may have; a longer one is read as prose
+LEAST_GROWTH = 10_000  # characters that the lines of a short one may have
 ROW = re.compile(r"[^|\n]*\|[^\n]*")
 
 
@@ -217,7 +218,7 @@ def lines(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield the sentences of a text with their offsets; tables and JSON values as self-contained lines.
 
     A row of a table is written with the names of its columns, a value of a JSON object with its path. Such
-    a line has the offsets of its row, or of the whole JSON text.
+    a line has the offsets of its row, or of the whole JSON text. Nothing is left out.
     """
     if (value := _json(text)) is not None:
         for line in value:
@@ -241,18 +242,26 @@ def lines(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _json(text: str) -> list[str] | None:
-    """Return the values of a JSON object or list, each with its path; None for any other text."""
+    """Return the values of a JSON object or list, each with its path; None for any other text.
+
+    Also None where lines would not say the same: for a name that stands twice in an object, and for long
+    names around many values, whose lines would be far longer than the text.
+    """
     stripped = text.strip()
     if stripped[:1] + stripped[-1:] not in ("{}", "[]"):
         return None
     try:
-        value = json.loads(stripped)
+        value = json.loads(stripped, object_pairs_hook=_object)
     except (ValueError, RecursionError):
         return None
     found: list[str] = []
+    room = MOST_GROWTH * len(stripped) + LEAST_GROWTH
     stack: list[tuple[str, object]] = [("", value)]
-    while stack and len(found) < MOST_CELLS:
+    while stack:
         path, each = stack.pop()
+        room -= len(path) * (len(each) if isinstance(each, dict) else 1)
+        if room < 0:
+            return None
         if isinstance(each, dict):
             stack += [(f"{path} {key}".strip(), inner) for key, inner in reversed(each.items())]
         elif isinstance(each, list) and any(isinstance(inner, dict | list) for inner in each):
@@ -260,6 +269,13 @@ def _json(text: str) -> list[str] | None:
         else:
             told = ", ".join(map(str, each)) if isinstance(each, list) else str(each)
             found.append(f"{path.replace('_', ' ')}: {told}" if path else told)
+    return found
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice")
     return found
 
 

@@ -28,7 +28,8 @@ class JsonValid:
 
     `schema` is a file. With `fenced` the output may be wrapped in a Markdown code block, as models often
     do. A schema follows the draft that it names, 2020-12 by default; formats are not checked, and nothing
-    is fetched. A `pattern` has the syntax and time limit of the judge `regex`. Raises `SpecError` for a
+    is fetched. A name that stands twice in an object does not fit, since a schema is held against one of
+    its values only. A `pattern` has the syntax and time limit of the judge `regex`. Raises `SpecError` for a
     file that does not exist, holds no schema or has references that it does not resolve itself.
     """
 
@@ -72,7 +73,8 @@ class JsonValid:
         if not text.strip():
             return "the output is empty"
         try:
-            value = _read(unfenced(text) if self.fenced else text, self._integer)
+            hook = None if self.schema is None else unique
+            value = _read(unfenced(text) if self.fenced else text, self._integer, hook)
         except ValueError as error:
             return f"not JSON: {error}"
         if self.schema is None:
@@ -185,10 +187,14 @@ def _check_patterns(node: Any) -> None:
             _check_patterns(each)
 
 
-def _read(text: str | bytes, integer: Callable[[str], int] = int) -> Any:
+def _read(
+    text: str | bytes,
+    integer: Callable[[str], int] = int,
+    members: Callable[[list[tuple[str, Any]]], Any] | None = None,
+) -> Any:
     """Parse a JSON text. Raises `ValueError` with the reason for invalid text."""
     try:
-        return json.loads(text, parse_constant=no_json, parse_int=integer)
+        return json.loads(text, parse_constant=no_json, parse_int=integer, object_pairs_hook=members)
     except RecursionError:
         raise ValueError("it is nested too deeply to be read") from None
 
@@ -203,3 +209,13 @@ def unfenced(text: str) -> str:
 def no_json(word: str) -> Any:
     """Raise `ValueError` for a word that Python's parser takes for a number, such as NaN."""
     raise ValueError(f"{word} is no JSON")
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raises `ValueError` for a name that it has twice: one value would go unread."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the name {name[:100]!r} stands twice in one object")
+        found[name] = value
+    return found

@@ -32,6 +32,7 @@ FILE = re.compile(r"(?P<path>.+?\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DO
 CALIBRATION = re.compile(r".+\.json", re.DOTALL)
 FOLDER = re.compile(r"[^=(),]*[/\\](?=[^=(),/\\]+\.(?:ya?ml|json)(?:[:,)]|$))")
 PIECE = re.compile(r"\\[()\[\]{}]|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,\d*\}|.", re.DOTALL)  # option tokens
+DEEPEST = 32  # parentheses in one another, as around judges in options of judges
 ENCLOSED = re.compile(r"\(([^(),:=]+\.(?:ya?ml|json))\)")
 
 Engines = Mapping[str, Callable[[], Engine]]
@@ -233,6 +234,9 @@ def _split(text: str, at: str) -> list[str]:
     found, depth = [""], 0
     for piece in PIECE.findall(text):
         depth += {"(": 1, ")": -1}.get(piece, 0)
+        if depth > DEEPEST:
+            start = text if len(text) <= 60 else f"{text[:60]}…"
+            raise SpecError(f"parentheses are nested more than {DEEPEST} deep in {start!r}")
         if piece == at and depth == 0:
             found.append("")
         else:

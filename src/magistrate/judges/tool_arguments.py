@@ -242,12 +242,13 @@ def _in_schema(schema: Any, keys: Sequence[str | int], value: Any) -> bool:
                 inner.append(node.get("items"))
         nodes = _spread(schema, inner)
     return any(
-        value in listed
+        value == each and isinstance(each, bool) is isinstance(value, bool)  # 1 is 1.0, but it is not true
         for node in nodes
         for listed in (
             node["enum"] if isinstance(node.get("enum"), list) else [],
             [node[name] for name in ("const", "default") if name in node],
         )
+        for each in listed
     )
 
 

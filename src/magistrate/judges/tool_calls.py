@@ -16,7 +16,7 @@ from typing import Any
 from magistrate.datasets.spans.conventions.values import CALLS, RESULTS, ROLES, as_text
 from magistrate.detectors.windows import lines
 from magistrate.errors import InputError
-from magistrate.judges.json_valid import no_json, unfenced
+from magistrate.judges.json_valid import no_json, unfenced, unique
 from magistrate.types import ASSISTANTS, Sample
 
 ARGUMENTS = ("arguments", "args", "input", "parameters")  # keys of a call's arguments in different formats
@@ -128,7 +128,11 @@ def tools_of(sample: Sample) -> dict[str, Any]:
         name = inner.get("name") if isinstance(inner, Mapping) else None
         if not isinstance(inner, Mapping) or not isinstance(name, str):
             raise UnreadableMessages(f"tool {number} in the metadata has no name")
-        found[name] = next((inner[key] for key in PARAMETERS if inner.get(key) is not None), True)
+        schema = next((inner[key] for key in PARAMETERS if inner.get(key) is not None), True)
+        if found.setdefault(name, schema) != schema:
+            raise UnreadableMessages(
+                f"tool {name[:100]!r} is declared twice in the metadata, and differently"
+            )
     return found
 
 
@@ -202,7 +206,7 @@ def _arguments(given: Any) -> tuple[Mapping[str, Any], str]:
         if not given.strip():
             return {}, ""
         try:
-            given = json.loads(given, parse_constant=no_json)
+            given = json.loads(given, parse_constant=no_json, object_pairs_hook=unique)
         except (ValueError, RecursionError) as error:
             return {}, f"its arguments are not JSON: {error}"
     return (given, "") if isinstance(given, Mapping) else ({}, "its arguments are no JSON object")
@@ -211,7 +215,6 @@ def _arguments(given: Any) -> tuple[Mapping[str, Any], str]:
 # --- text that judges of prose can read ------------------------------------------------------------
 
 
-MOST_FLAT = 200_000  # characters of JSON written as lines, at most
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _CODE = re.compile(
     r"[;{}]\s*$|^\s*(?:def|class|import|from\s+\S+\s+import|function|const|let|var|return|if\s*\(|for\s*\(|while\s*\(|"
@@ -251,8 +254,7 @@ def flattened(text: str) -> str:
     """Return a JSON text as lines of `path: value`, any other text unchanged."""
     if not is_json(text):
         return text
-    told = "\n".join(line for _, _, line in lines(unfenced(text).strip()))
-    return told[:MOST_FLAT]
+    return "\n".join(line for _, _, line in lines(unfenced(text).strip()))
 
 
 def unreadable(text: str) -> str:

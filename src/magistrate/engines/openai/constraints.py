@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -139,7 +139,7 @@ def without_nulls(text: str, schema: Mapping[str, Any]) -> str:
     if reading.state != "complete":
         return text
     value = reading.value
-    pruned = _pruned(value, schema, schema)
+    pruned = _pruned(value, [schema], schema)
     return text if pruned == value else json.dumps(pruned, ensure_ascii=False)
 
 
@@ -175,24 +175,66 @@ def _strict_node(node: Any, place: str, lost: list[str]) -> Any:
     return strict
 
 
-def _pruned(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
-    if not isinstance(schema, Mapping):
+def _pruned(value: Any, schemas: Sequence[Any], root: Mapping[str, Any]) -> Any:
+    """Return a value without the nulls that stand for a missing property in all schemas it may follow."""
+    if not isinstance(value, list | dict):
         return value
-    if isinstance(target := schema.get("$ref"), str):
-        return _pruned(value, _at(root, target), root)
+    nodes = _followed(value, schemas, root)
     if isinstance(value, list):
-        return [_pruned(each, schema.get("items"), root) for each in value]
-    if not isinstance(value, dict):
-        return value
-    properties, required = schema.get("properties", {}), schema.get("required", ())
-    return {
-        name: _pruned(each, properties.get(name), root)
-        for name, each in value.items()
-        if each is not None
-        or name not in properties
-        or name in required
-        or _may_be_null(properties.get(name), root)
-    }
+        items = [node["items"] for node in nodes if "items" in node]
+        return [_pruned(each, items, root) for each in value]
+    kept = {}
+    for name, each in value.items():
+        inner = [node["properties"][name] for node in nodes if name in node.get("properties", {})]
+        asked = any(name in node.get("required", ()) for node in nodes)
+        if each is not None or not inner or asked or any(_may_be_null(of, root) for of in inner):
+            kept[name] = _pruned(each, inner, root)
+    return kept
+
+
+def _followed(value: Any, schemas: Sequence[Any], root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the schemas with what they refer to, and of their branches those that the value may follow."""
+    found: list[Mapping[str, Any]] = []
+    pending = [(node, False) for node in schemas]
+    while pending:
+        node, is_branch = pending.pop()
+        if not isinstance(node, Mapping) or any(node is each for each in found):
+            continue
+        if is_branch and not _may_follow(value, node):
+            continue
+        found.append(node)
+        if isinstance(target := node.get("$ref"), str):
+            pending.append((_at(root, target), is_branch))
+        pending += [(each, True) for key in ("anyOf", "oneOf") for each in node.get(key, ())]
+    return found
+
+
+def _may_follow(value: Any, node: Mapping[str, Any]) -> bool:
+    """Return whether a value can be meant by one branch of a schema: by type, names and fixed values."""
+    kinds = node.get("type")
+    if kinds is not None and ("array" if isinstance(value, list) else "object") not in (
+        [kinds] if isinstance(kinds, str) else kinds
+    ):
+        return False
+    if isinstance(value, list) or "properties" not in node:
+        return True
+    properties, required = node["properties"], node.get("required", ())
+    return (
+        value.keys() <= properties.keys()
+        and value.keys() >= set(required)
+        and all(
+            (each is None and name not in required) or _is_allowed(each, properties[name])
+            for name, each in value.items()
+        )
+    )
+
+
+def _is_allowed(value: Any, node: Any) -> bool:
+    """Return whether a value is among those that a schema fixes, if it fixes any."""
+    if not isinstance(node, Mapping):
+        return True
+    listed = [node["const"]] if "const" in node else node.get("enum", [value])
+    return any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in listed)
 
 
 def _may_be_null(schema: Any, root: Mapping[str, Any]) -> bool:
