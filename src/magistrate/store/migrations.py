@@ -391,6 +391,19 @@ _SOURCES = (
     )""",
 )
 
+# Revisions of rules that were saved on the page.
+_RULE_EDITS = (
+    """CREATE TABLE rule_edits (
+        rule TEXT NOT NULL,
+        revision BIGINT NOT NULL,
+        made_at TEXT NOT NULL,
+        base TEXT NOT NULL,
+        text TEXT NOT NULL,
+        enabled BIGINT NOT NULL,
+        PRIMARY KEY (rule, revision)
+    )""",
+)
+
 MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _FIRST,
     _COUNTS,
@@ -402,6 +415,7 @@ MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _LABELS,
     _WATCH_OUT,
     _SOURCES,
+    _RULE_EDITS,
 )
 LATEST = len(MIGRATIONS)
 

@@ -25,6 +25,7 @@ from magistrate.store.figures import KeptFigures, RunLists, keep_figures
 from magistrate.store.labels import Labels
 from magistrate.store.outbox import Outbox
 from magistrate.store.outcome_lists import OutcomeLists
+from magistrate.store.rule_edits import RuleEdits
 from magistrate.store.runs import (
     LAST,
     WORDS_COMPARED,
@@ -179,6 +180,11 @@ class Store(DatasetShelf):
     def sources(self) -> Sources:
         """The cursors of the servers that spans are pulled from."""
         return Sources(self._writing, self._reading)
+
+    @property
+    def rule_edits(self) -> RuleEdits:
+        """Revisions of rules that were saved on the page."""
+        return RuleEdits(self._writing, self._reading)
 
     @property
     def outbox(self) -> Outbox:

@@ -249,7 +249,9 @@ class Traces:
                 decide_again(connection, _target(row), decide, now)
             return len(rows)
 
-    def undecided(self, rule: str, digest: str, kind: str, since: datetime) -> list[TargetRecord]:
+    def undecided(
+        self, rule: str, digest: str, kind: str, since: datetime, limit: int | None = None
+    ) -> list[TargetRecord]:
         """Return targets seen since a moment without a final decision of the rule with this digest."""
         same = (rules.c.name == decisions.c.rule, rules.c.version == decisions.c.version)
         over = select(decisions.c.target).join(rules, and_(*same))
@@ -263,7 +265,7 @@ class Traces:
             targets.c.kind == kind, targets.c.gone == 0, targets.c.seen_at >= since, ~over.exists()
         )
         with self._reading() as connection:
-            rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id)).all()
+            rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id).limit(limit)).all()
         return [_target(row) for row in rows]
 
     # --- what is judged -------------------------------------------------------------------------
