@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row, func, insert, select
 
-from magistrate.store.schema import insert_missing, rule_edits
+from magistrate.store.schema import rule_edits, stop_writers
 
 Transaction = Callable[[], AbstractContextManager[Connection]]
 
@@ -51,11 +51,15 @@ class RuleEdits:
         return [_edit(row) for row in rows]
 
     def add(self, edit: RuleEdit) -> bool:
-        """Store the next revision of a rule. Returns False if there is one of this number already."""
+        """Store the next revision of a rule. Returns False if the newest is not the one before it."""
         row = {name: getattr(edit, name) for name in ("rule", "revision", "made_at", "base", "text")}
+        newest = select(func.max(rule_edits.c.revision)).where(rule_edits.c.rule == edit.rule)
         with self._writing() as connection:
-            adding = insert_missing(connection, rule_edits).values(row | {"enabled": int(edit.enabled)})
-            return connection.execute(adding).rowcount == 1
+            stop_writers(connection, rule_edits)
+            if (connection.scalar(newest) or 0) != edit.revision - 1:
+                return False
+            connection.execute(insert(rule_edits).values(row | {"enabled": int(edit.enabled)}))
+        return True
 
 
 def _edit(row: Row[Any]) -> RuleEdit:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select, update
 from magistrate.store import outbox
 from magistrate.store.codec import dumps, loads
 from magistrate.store.decisions import DUE, SUPERSEDED, RuleRecord
-from magistrate.store.schema import alerts, decisions, insert_missing, rules, targets
+from magistrate.store.schema import alerts, decisions, insert_missing, outcomes, rules, run_samples, targets
 
 Transaction = Callable[[], AbstractContextManager[Connection]]
 
@@ -65,6 +65,18 @@ class Watched:
         )
         with self._reading() as connection:
             return connection.scalar(asked) or 0
+
+    def seen_at(self, run_id: str) -> dict[str, datetime]:
+        """Return when the samples of a rule's run were seen, by sample id; empty for any other run."""
+        asked = select(run_samples.c.sample_id, func.min(targets.c.seen_at).label("seen_at"))
+        asked = asked.select_from(decisions)
+        asked = asked.join(targets, targets.c.id == decisions.c.target)
+        asked = asked.join(outcomes, outcomes.c.id == decisions.c.outcome_id)
+        asked = asked.join(run_samples, run_samples.c.run_id == outcomes.c.run_id)
+        asked = asked.where(outcomes.c.run_id == run_id, run_samples.c.position == outcomes.c.position)
+        with self._reading() as connection:
+            rows = connection.execute(asked.group_by(run_samples.c.sample_id)).all()
+        return {row.sample_id: row.seen_at for row in rows}
 
     def waiting(self, rule: str) -> tuple[int, datetime | None]:
         """Return the number of targets waiting to be judged, and since when the oldest waits."""

@@ -232,7 +232,7 @@ def _judge_status(
     return JudgeStatus(judge=judge, rate=rate, corrected=corrected, labels=labels)
 
 
-def _differing(own: Recipe, other: Recipe) -> str:
+def differing(own: Recipe, other: Recipe) -> str:
     """Return the fields that make two recipes different judges. Their error rates cannot be compared."""
     return ", ".join(name for name in PINS if getattr(own, name) != getattr(other, name))
 
@@ -250,7 +250,7 @@ def _corrected(
     other = own if label_run is None else store.find_run(label_run)
     if judge not in own.recipes or judge not in other.recipes:
         return Estimate.none(f"{other.name or other.id} has no verdicts of it"), ""
-    if told := _differing(own.recipes[judge], other.recipes[judge]):
+    if told := differing(own.recipes[judge], other.recipes[judge]):
         return Estimate.none(f"{other.name or other.id} is of another judge: its {told} differs"), ""
     with store.snapshot() as moment:
         samples = {each.id: each for each in moment.samples(other.id) if each.label is not None}
