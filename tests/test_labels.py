@@ -134,7 +134,7 @@ def test_every_policy_wants_what_it_says() -> None:
     assert weights("stratified", *tenths, (None,)) == [0.5] * 10 + [1]
     half, rest = weights("mixed", (0.0, 1.0), (0.5, 0.5))
     assert (half, rest) == (0.75, 0.25)  # half of the draws at random, half by disagreement
-    for policy in set(POLICIES) - {"uniform", "failures"}:
+    for policy in set(POLICIES) - {"uniform", "failures", "drift"}:
         with pytest.raises(SpecError, match="goes by verdicts"):
             weights(policy, (None,))
     for policy in ("threshold", "stratified"):  # which go by the first judge, and it failed everywhere

@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from browsing import NARROW, WIDE, Visit, fits, is_whole, pages_of, settled
-from watched import watched_store
+from watched import MANY, rules, watched_store
 
 pytestmark = pytest.mark.full
 
@@ -18,6 +18,8 @@ Look = Callable[..., Visit]
 PATHS = {
     "watch": "/watch",
     "watch-days": "/watch?period=7d",
+    "rules": "/watch/rules",
+    "rule": "/watch/rule?name=all+%3Cb%3E",
     "traces": "/watch/traces",
     "traces-none": "/watch/traces?words=nowhere",
     "traces-unread": "/watch/traces?state=unread",
@@ -32,7 +34,7 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the pages over a store in which something was watched in the last hours."""
     place = tmp_path_factory.mktemp("watched") / "runs.db"
     watched_store(place, datetime.now(UTC) - timedelta(hours=3, minutes=5))
-    with pages_of(place) as found:
+    with pages_of(place, rules=tuple(rules(MANY))) as found:
         yield found
 
 

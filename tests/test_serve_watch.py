@@ -28,8 +28,8 @@ FOUND = {
 }
 
 
-def settings(folder: Path, *texts: str) -> Settings:
-    return Settings(store=str(folder / "runs.db"), watch=True, rules=tuple(rules(*texts)))
+def settings(store: str | Path, *texts: str) -> Settings:
+    return Settings(store=str(store), watch=True, rules=tuple(rules(*texts)))
 
 
 def counts(place: Settings, rule: str) -> dict[str, int]:
@@ -54,7 +54,7 @@ def listed(attributes: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def test_what_is_sent_is_judged_while_the_server_runs(tmp_path: Path) -> None:
-    place = settings(tmp_path, "name: people\njudges: [novelty]\nquiet: 0")
+    place = settings(tmp_path / "runs.db", "name: people\njudges: [novelty]\nquiet: 0")
     with TestClient(create_app(place)) as client:
         sent = client.post(
             "/v1/traces", content=export("Bern has 999,999 people."), headers={"content-type": JSON}
@@ -70,13 +70,13 @@ def test_what_is_sent_is_judged_while_the_server_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_verdicts_go_out_and_figures_are_among_the_metrics(tmp_path: Path) -> None:
+def test_verdicts_go_out_and_figures_are_among_the_metrics(place: str) -> None:
     collector = Collector((503, {"retry-after": "1"}, b""), (200, {}, b"{}"))
     with listening(collector) as address:
-        place = settings(tmp_path, "name: people\njudges: [novelty]\nquiet: 0")
+        given = settings(place, "name: people\njudges: [novelty]\nquiet: 0")
         send = SendPart.model_validate({"endpoint": address, "as": ["spans"]})
-        file = RuleFile(rules=list(place.rules), send=[send])
-        with TestClient(create_app(replace(place, rule_file=file))) as client:
+        file = RuleFile(rules=list(given.rules), send=[send])
+        with TestClient(create_app(replace(given, rule_file=file))) as client:
             client.post("/v1/traces", content=export("Bern has 9 people."), headers={"content-type": JSON})
             until = time.monotonic() + 60
             while len(collector.asked) < 2 and time.monotonic() < until:
@@ -92,7 +92,9 @@ def test_verdicts_go_out_and_figures_are_among_the_metrics(tmp_path: Path) -> No
 
 
 def test_a_rule_whose_judge_cannot_be_made_keeps_the_server_from_starting(tmp_path: Path) -> None:
-    place = settings(tmp_path, "name: people\njudges: [{judge: faithfulness, model: 'no/such/model.gguf'}]")
+    place = settings(
+        tmp_path / "runs.db", "name: people\njudges: [{judge: faithfulness, model: 'no/such/model.gguf'}]"
+    )
     with pytest.raises(Exception, match=r"no/such/model"), TestClient(create_app(place)):
         pass
 

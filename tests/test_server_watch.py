@@ -29,6 +29,7 @@ from magistrate.store import Store
 from magistrate.store.watch_figures import AnswerFilter
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 from magistrate.watch.rates import rates
+from postgres import Server
 from watched import MANY, NOON, WRONG, Clock, Obedient, answer, mixed, rules, watched_store, watcher
 
 
@@ -36,31 +37,38 @@ from watched import MANY, NOON, WRONG, Clock, Obedient, answer, mixed, rules, wa
 class Watched:
     """A store in which something is watched, and the clock of all that came."""
 
-    place: Path
+    place: str
     clock: Clock
 
     def open(self) -> Store:
         return Store.open(self.place, clock=self.clock)
 
 
-@pytest.fixture(scope="module")
-def watched_once(tmp_path_factory: pytest.TempPathFactory) -> Watched:
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
+def watched_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Watched:
     """Ninety answers in three of the last 24 hours, several of them at one moment; three are not read."""
-    place = tmp_path_factory.mktemp("watched") / "runs.db"
-    clock = watched_store(place)
-    return Watched(place, clock)
+    if request.param == "sqlite":
+        place = str(tmp_path_factory.mktemp("watched") / "runs.db")
+    else:
+        server: Server = request.getfixturevalue("postgres")
+        place = server.new_database()
+    return Watched(place, watched_store(place))
 
 
 @pytest.fixture
-def there(watched_once: Watched, tmp_path: Path) -> Watched:
+def there(watched_once: Watched, tmp_path: Path, request: pytest.FixtureRequest) -> Watched:
     """The same, to be changed."""
-    shutil.copy(watched_once.place, tmp_path / "runs.db")
-    return Watched(tmp_path / "runs.db", Clock(watched_once.clock()))
+    if "://" not in watched_once.place:
+        place = shutil.copy(watched_once.place, tmp_path / "runs.db")
+        return Watched(str(place), Clock(watched_once.clock()))
+    server: Server = request.getfixturevalue("postgres")
+    place = server.new_database()
+    return Watched(place, watched_store(place))
 
 
 @contextmanager
 def client_of(there: Watched) -> Iterator[TestClient]:
-    settings = Settings(store=str(there.place))
+    settings = Settings(store=there.place)
     app = create_app(settings)
     app.state.clock = there.clock
     with TestClient(wrap_app(app, settings), base_url="http://localhost") as opened:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,8 +24,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    with Store.open(tmp_path / "watched.db", clock=clock, randomness=random.Random(1)) as opened:
+def store(place: str, clock: Clock) -> Iterator[Store]:
+    with Store.open(place, clock=clock, randomness=random.Random(1)) as opened:
         yield opened
 
 

@@ -163,7 +163,7 @@ def mixed(sample: Sample) -> Any:
     return Verdict(sample.id, "obedient", label, 0.9 if wrong else 0.1, claims=claims)
 
 
-def watched_store(place: Path, begin: datetime = NOON) -> Clock:
+def watched_store(place: Path | str, begin: datetime = NOON) -> Clock:
     """A store with ninety answers in three hours, several of them at one moment, and three unread traces.
 
     The answer is the clock, three hours later.

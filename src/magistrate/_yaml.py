@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -114,6 +115,19 @@ def parse_document(text: str, name: str) -> Document:
         )
     values = reader.plain(root, (), 0)
     return Document(name, values, reader.lines, reader.texts)
+
+
+def dump_document(values: Mapping[str, Any]) -> str:
+    """Return plain values as the text of a YAML file, in their order."""
+    from ruamel.yaml import YAML
+
+    yaml: Any = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False
+    yaml.allow_unicode = True
+    text = io.StringIO()
+    yaml.dump(dict(values), text)
+    return text.getvalue()
 
 
 @dataclass(slots=True)

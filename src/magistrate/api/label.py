@@ -117,7 +117,7 @@ def label_queue(
 ) -> LabelQueue:
     """Return the queue of this name; with `of` create one from samples of a run.
 
-    `options` are those of `magistrate label`: policy, judge, by, size, seed, double, width, kinds,
+    `options` are those of `magistrate label`: policy, judge, by, reference, size, seed, double, width, kinds,
     instructions, and `blind=False` for its `--verdicts`. Raises `SpecError` if there is no such queue, or
     with `of` if there is one already.
     """

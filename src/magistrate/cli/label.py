@@ -20,8 +20,20 @@ EXAMPLE = (
     "Example: magistrate label last; magistrate label rows.jsonl --double 0.5 --no-open; "
     "magistrate label last --policy stratified --by metadata.topic --size 100 --name topics"
 )
-POLICIES = ("mixed", "uniform", "disagreement", "threshold", "stratified", "failures")
-FIXED = ("policy", "judge", "by", "size", "double", "width", "seed", "kinds", "instructions", "verdicts")
+POLICIES = ("mixed", "uniform", "disagreement", "threshold", "stratified", "failures", "drift")
+FIXED = (
+    "policy",
+    "judge",
+    "by",
+    "reference",
+    "size",
+    "double",
+    "width",
+    "seed",
+    "kinds",
+    "instructions",
+    "verdicts",
+)
 """Options that a queue has from the beginning, and for good."""
 
 
@@ -33,10 +45,17 @@ FIXED = ("policy", "judge", "by", "size", "double", "width", "seed", "kinds", "i
     type=click.Choice(POLICIES),
     help="Which samples: half at random and half where judges differ (mixed, the default where there are "
     "verdicts), all alike (uniform, the default elsewhere), where judges differ, near the threshold, from "
-    "all parts of the scores, or where a judge has no verdict.",
+    "all parts of the scores, where a judge has no verdict, or half at random and half what differs most "
+    "from a reference.",
 )
 @click.option("--judge", help="The judge whose scores threshold and stratified go by (default: the first).")
 @click.option("--by", metavar="FIELD", help="stratified: also by label or metadata.NAME.")
+@click.option(
+    "--reference",
+    metavar="RUN|TIME",
+    help="drift: the run that this one is held against; of a rule's run also a time such as 7d, before which "
+    "all was as it should be.",
+)
 @click.option(
     "--size",
     type=click.IntRange(1),
@@ -81,6 +100,7 @@ def command(
     policy: Any,
     judge: str | None,
     by: str | None,
+    reference: str | None,
     size: int | None,
     double: float,
     width: float,
@@ -114,6 +134,7 @@ def command(
         policy=policy,
         judge=judge,
         by=by,
+        reference=reference,
         size=size,
         seed=seed,
         double=double,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,6 @@ from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from magistrate.datasets.spans.span import Span
-    from magistrate.report.estimate import Estimate
     from magistrate.store import Store
     from magistrate.store.decisions import TargetRecord
     from magistrate.store.outbox import Queue
@@ -158,12 +156,13 @@ def _print_estimate(
     rules: Sequence[Rule], spans: Sequence[Span], since: datetime | None, place: str, as_json: bool
 ) -> int:
     """Print what each rule would decide, and what judging would cost, with the estimator of runs."""
+    from magistrate.api.rule_estimate import estimate_rule
     from magistrate.cli.exit_codes import DONE
     from magistrate.report.estimate import render
 
     found = []
     for rule in rules:
-        states, estimates = _estimate(rule, list(_targets(rule, spans, since, place)))
+        states, estimates = estimate_rule(rule, list(_targets(rule, spans, since, place)))
         found.append({"rule": rule.name, "decisions": dict(states), "judges": estimates})
         if not as_json:
             click.echo(f"{rule.name}: {_counted(states)}")
@@ -196,29 +195,6 @@ def _targets(rule: Rule, spans: Sequence[Span], since: datetime | None, place: s
     if since is not None and exists(place):
         with Store.open(place) as store:
             yield from store.traces.undecided(rule.name, rule.digest, rule.target, since)
-
-
-def _estimate(rule: Rule, targets: Sequence[TargetRecord]) -> tuple[Counter[str], list[Estimate]]:
-    """Count the targets per state, and estimate the most that each judge would cost."""
-    from magistrate import _async
-    from magistrate.api.estimate import estimate
-    from magistrate.runs.prepare import prepare_judges, price_for
-    from magistrate.watch.decisions import first
-
-    now = datetime.now(UTC)
-    states: Counter[str] = Counter()
-    samples = []
-    for target in targets:
-        state = first(rule, 1, target, now, now).state
-        states[state] += 1
-        if state == "queued" and target.sample is not None:
-            samples.append(target.sample)
-    estimates = []
-    for spec in rule.specs() if samples else ():
-        plan = prepare_judges(spec)
-        price = price_for(plan.engine, spec.engine.price)
-        estimates.append(_async.run(estimate(samples, plan.judges, plan.engine, price=price)))
-    return states, estimates
 
 
 # --- output ----------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from typing import Any
 from magistrate.analysis.columns import missing
 from magistrate.datasets.selection import value_at
 from magistrate.errors import InputError, SpecError
-from magistrate.labels.sampling import Candidate, Policy, draw, share, wanted
+from magistrate.labels.drift import drift_of_run
+from magistrate.labels.sampling import Candidate, Policy, Wanted, draw, share, wanted
 from magistrate.store import RunRecord, Store
 from magistrate.store.codec import sample_body, sample_key
 from magistrate.store.labels import LONGEST_NAME, NewItem, Queue, checked_queue_name
@@ -32,12 +33,14 @@ class QueueOptions:
     uniform policy, else half of them, at most `USUAL_SIZE`. The share `double` of the items is labelled
     twice. `width` is the target half-width of the interval. With `blind`, an annotator sees the judge's
     verdict only after labelling. `judge` provides the scores for `threshold` and `stratified`. `by`
-    (`label` or `metadata.NAME`) adds strata by that field's values.
+    (`label` or `metadata.NAME`) adds strata by that field's values. `reference` is the run or the time
+    before which `drift` takes a run to be as it should be.
     """
 
     policy: Policy | None = None
     judge: str | None = None
     by: str | None = None
+    reference: str | None = None
     size: int | None = None
     seed: int = 0
     double: float = DOUBLE
@@ -55,6 +58,8 @@ class QueueOptions:
             raise SpecError(f"--by takes label or metadata.NAME, got {self.by!r}")
         if self.by is not None and self.policy != "stratified":
             raise SpecError("--by makes strata: it goes with --policy stratified")
+        if (self.reference is None) == (self.policy == "drift"):
+            raise SpecError("--reference and --policy drift go together: what a run is held against")
         if not 1 <= len(self.kinds) <= MOST_KINDS or len(set(self.kinds)) != len(self.kinds):
             raise SpecError(f"spans have 1 to {MOST_KINDS} different kinds, got {len(self.kinds)}")
         if not all(kind.strip() and kind.isprintable() and len(kind) <= 60 for kind in self.kinds):
@@ -90,8 +95,11 @@ def queue_of_run(store: Store, record: RunRecord, name: str, options: QueueOptio
             judge: {each.sample_id: each for each in moment.bare_outcomes(record.id, judge)}
             for judge in judges
         }
+    drifts: Sequence[Wanted | None] = [None] * len(samples)
+    if options.reference is not None:
+        drifts = drift_of_run(store, record, samples, said, options.reference, now)
     candidates = []
-    for sample in samples:
+    for sample, drifted in zip(samples, drifts, strict=True):
         scores: list[float | None] = []
         lost: list[str] = []
         for judge in judges:
@@ -102,7 +110,7 @@ def queue_of_run(store: Store, record: RunRecord, name: str, options: QueueOptio
             if judge in scored:
                 turned = record.scoring[judge].turned
                 scores.append(None if verdict is None else 1 - verdict.score if turned else verdict.score)
-        candidates.append(_candidate(sample, options, tuple(scores), "; ".join(lost) or None))
+        candidates.append(_candidate(sample, options, tuple(scores), "; ".join(lost) or None, drifted))
     return _create(
         store,
         samples,
@@ -131,11 +139,15 @@ def queue_of_samples(
 
 
 def _candidate(
-    sample: Sample, options: QueueOptions, scores: tuple[float | None, ...], lost: str | None
+    sample: Sample,
+    options: QueueOptions,
+    scores: tuple[float | None, ...],
+    lost: str | None,
+    drifted: Wanted | None = None,
 ) -> Candidate:
     group = None if options.by is None else value_at(sample, options.by)
     # Includes the id, so that samples with equal text are drawn independently.
-    return Candidate(f"{sample_key(sample_body(sample))}:{sample.id}", scores, lost, group)
+    return Candidate(f"{sample_key(sample_body(sample))}:{sample.id}", scores, lost, group, drifted)
 
 
 def _create(
@@ -173,6 +185,7 @@ def _create(
     settings = {
         "judge": options.judge,
         "by": options.by,
+        "reference": options.reference,
         "size": size,
         "seed": options.seed,
         "double": options.double,

@@ -6,6 +6,7 @@ disagreement   by the distance between judges' scores; with one judge, by closen
 threshold      by closeness of a judge's score to its threshold
 stratified     equally from each fifth of a judge's scores, and from each value of a field in it
 failures       only samples on which a judge failed, abstained or was not called
+drift          half uniform, half by the distance from a reference period (`labels.drift`)
 mixed          half uniform, half by disagreement
 =============  ====================================================================================
 
@@ -29,7 +30,7 @@ from typing import Literal, get_args
 from magistrate._text import decimal
 from magistrate.errors import InputError, SpecError
 
-Policy = Literal["mixed", "uniform", "disagreement", "threshold", "stratified", "failures"]
+Policy = Literal["mixed", "uniform", "disagreement", "threshold", "stratified", "failures", "drift"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 BINS = 5
 NEAR = 0.1  # a score that is so far from the threshold weighs 1/e of one that is at it
@@ -39,26 +40,27 @@ _BITS = 53  # as many as a float holds exactly
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """The weight that a policy gives a sample, at least 0, and the reason."""
+
+    weight: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A sample that could be labelled, with its judges' scores.
 
     `scores` holds one score in [0, 1] per judge, where 1 means hallucinated, or None without a verdict.
     `missing` then gives the reason. `key` identifies the content. `group` is the value of the field that
-    defines strata.
+    defines strata. `drift` is how far it lies from the reference, and why; None without a reference.
     """
 
     key: str
     scores: tuple[float | None, ...] = ()
     missing: str | None = None
     group: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The weight that a policy gives a sample, at least 0, and the reason."""
-
-    weight: float
-    reason: str
+    drift: Wanted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ def wanted(
         return [Wanted(1.0, "drawn at random")] * len(candidates)
     if policy == "failures":
         return [_failed(each) for each in candidates]
+    if policy == "drift":
+        return _half("nothing differs from the reference", [_drifted(each) for each in candidates])
     if not any(score is not None for each in candidates for score in each.scores):
         raise SpecError(
             f"the policy {policy} goes by verdicts, and there are none: label a run that has some, "
@@ -116,17 +120,23 @@ def wanted(
     if policy == "stratified":
         return _strata(candidates)
     if policy == "mixed":
-        return _mixed(candidates)
+        return _half("no two scores differ", [_apart(each) for each in candidates])
     raise SpecError(f"unknown policy {policy!r}; known: {', '.join(POLICIES)}")
 
 
-def _mixed(candidates: Sequence[Candidate]) -> list[Wanted]:
-    apart = [_apart(each) for each in candidates]
-    total = sum(each.weight for each in apart)
+def _half(nothing: str, others: Sequence[Wanted]) -> list[Wanted]:
+    """Draw half at random and half by `others`; all at random, for the reason `nothing`, without weights."""
+    total = sum(each.weight for each in others)
     if not total:
-        return [Wanted(1.0, "drawn at random; no two scores differ")] * len(candidates)
-    mean = total / len(apart)
-    return [Wanted((mean + each.weight) / 2, f"drawn at random, or as {each.reason}") for each in apart]
+        return [Wanted(1.0, f"drawn at random; {nothing}")] * len(others)
+    mean = total / len(others)
+    return [Wanted((mean + each.weight) / 2, f"drawn at random, or as {each.reason}") for each in others]
+
+
+def _drifted(candidate: Candidate) -> Wanted:
+    if candidate.drift is None:
+        raise SpecError("the policy drift needs a run, and what to hold it against: --reference RUN or TIME")
+    return candidate.drift
 
 
 def _apart(candidate: Candidate) -> Wanted:

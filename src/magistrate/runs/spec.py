@@ -6,7 +6,6 @@ a run file are relative to the folder of the file. A resolved specification has 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from magistrate._yaml import Document, Key, read_document
+from magistrate._yaml import Document, Key, dump_document, read_document
 from magistrate.datasets.fields import check_labels, check_mapping
 from magistrate.datasets.files import looks_like_path
 from magistrate.datasets.named import catalogue
@@ -159,15 +158,7 @@ class RunSpec(_Part):
 
     def yaml(self) -> str:
         """The specification as the text of a run file."""
-        from ruamel.yaml import YAML
-
-        yaml: Any = YAML(typ="safe", pure=True)
-        yaml.default_flow_style = False
-        yaml.sort_base_mapping_type_on_output = False
-        yaml.allow_unicode = True
-        text = io.StringIO()
-        yaml.dump(self.plain(), text)
-        return text.getvalue()
+        return dump_document(self.plain())
 
 
 def read_spec(path: Path) -> tuple[RunSpec, list[Judge]]:

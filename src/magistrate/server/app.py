@@ -28,6 +28,7 @@ from magistrate.server import (
     otlp_grpc,
     playground,
     responses,
+    rules,
     run,
     runs,
     samples,
@@ -43,7 +44,7 @@ from magistrate.server.watcher import watching
 
 PAGES = (
     *(runs.router, run.router, compare.router, samples.router, judges.router, playground.router),
-    *(watch.router, traces.router, audit.router),
+    *(watch.router, rules.router, traces.router, audit.router),
 )
 LABEL_PAGES = (labels.router, label_items.router, adjudication.router)
 API = (

@@ -437,6 +437,19 @@ _USERS = (
     seal_audit_log,
 )
 
+# Revisions of rules that were saved on the page.
+_RULE_EDITS = (
+    """CREATE TABLE rule_edits (
+        rule TEXT NOT NULL,
+        revision BIGINT NOT NULL,
+        made_at TEXT NOT NULL,
+        base TEXT NOT NULL,
+        text TEXT NOT NULL,
+        enabled BIGINT NOT NULL,
+        PRIMARY KEY (rule, revision)
+    )""",
+)
+
 MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _FIRST,
     _COUNTS,
@@ -449,6 +462,7 @@ MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _WATCH_OUT,
     _SOURCES,
     _USERS,
+    _RULE_EDITS,
 )
 LATEST = len(MIGRATIONS)
 

@@ -306,6 +306,18 @@ rules = Table(
     Index("rules_run", "run_id"),
 )
 
+# Revisions of rules that were saved on the page; `base` is the digest of the rule in the file then.
+rule_edits = Table(
+    "rule_edits",
+    metadata,
+    Column("rule", Words, primary_key=True),
+    Column("revision", BigInteger, primary_key=True),
+    Column("made_at", Instant, nullable=False),
+    Column("base", Text, nullable=False),
+    Column("text", Words, nullable=False),
+    Column("enabled", BigInteger, nullable=False),
+)
+
 # Decisions of rules on targets: one row per pair is not superseded. `due_at` is when a worker has to
 # process it again, None for never; the worker on it holds the `lease`. `asked` lists the results of the
 # judges, `outcome_id` is the last outcome.

@@ -26,6 +26,7 @@ from magistrate.store.figures import KeptFigures, RunLists, keep_figures
 from magistrate.store.labels import Labels
 from magistrate.store.outbox import Outbox
 from magistrate.store.outcome_lists import OutcomeLists
+from magistrate.store.rule_edits import RuleEdits
 from magistrate.store.runs import (
     LAST,
     WORDS_COMPARED,
@@ -190,6 +191,11 @@ class Store(DatasetShelf):
     def audit(self) -> AuditLog:
         """Who changed what and when."""
         return AuditLog(self._reading)
+
+    @property
+    def rule_edits(self) -> RuleEdits:
+        """Revisions of rules that were saved on the page."""
+        return RuleEdits(self._writing, self._reading)
 
     @property
     def outbox(self) -> Outbox:

@@ -86,6 +86,10 @@ def _delete(connection: Connection, trace_id: str) -> Deleted:
     locked = select(traces.c.id).where(traces.c.id == trace_id).with_for_update()
     if connection.scalar(locked) is None:
         return Deleted()
+    # In the order in which a worker that stores a verdict locks them, so that neither waits for the other.
+    decided = select(decisions.c.target).join(targets).where(targets.c.trace_id == trace_id)
+    order = (decisions.c.rule, decisions.c.version, decisions.c.target, decisions.c.revision)
+    connection.execute(decided.order_by(*order).with_for_update(of=decisions)).all()
     places = connection.execute(
         select(targets.c.id, targets.c.span_id).where(targets.c.trace_id == trace_id)
     ).all()
@@ -100,17 +104,20 @@ def _delete_samples(connection: Connection, names: Iterable[str]) -> int:
     of_rules = select(rules.c.run_id).where(rules.c.run_id.is_not(None))
     tagged = select(run_tags.c.run_id).where(run_tags.c.tag == WATCH_TAG)
     mine = or_(run_samples.c.run_id.in_(of_rules), run_samples.c.run_id.in_(tagged))
-    n = 0
+    found = []
     for name in names:
         later = (run_samples.c.sample_id > f"{name}.", run_samples.c.sample_id < f"{name}/")  # / follows .
         called = or_(run_samples.c.sample_id == name, and_(*later))
         asked = select(run_samples.c.run_id, run_samples.c.position, run_samples.c.sample_key)
-        for row in connection.execute(asked.where(mine, called)).all():
-            lock_run(connection, row.run_id)
-            stop_writers(connection, samples)
-            here = (run_samples.c.run_id == row.run_id, run_samples.c.position == row.position)
-            connection.execute(delete(run_samples).where(*here))  # outcomes and steps are deleted by cascade
-            connection.execute(delete(samples).where(samples.c.key == row.sample_key, UNUSED))
-            change_run(connection, row.run_id)
-            n += 1
-    return n
+        found += connection.execute(asked.where(mine, called)).all()
+    if not found:
+        return 0
+    for run_id in sorted({row.run_id for row in found}):
+        lock_run(connection, run_id)
+    stop_writers(connection, samples)
+    for row in found:
+        here = (run_samples.c.run_id == row.run_id, run_samples.c.position == row.position)
+        connection.execute(delete(run_samples).where(*here))  # outcomes and steps are deleted by cascade
+        connection.execute(delete(samples).where(samples.c.key == row.sample_key, UNUSED))
+        change_run(connection, row.run_id)
+    return len(found)

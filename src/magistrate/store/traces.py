@@ -68,11 +68,11 @@ from magistrate.store.schema import (
     Instant,
     StorePart,
     decisions,
-    insert_missing,
     insert_or,
     of_row,
     rules,
     spans,
+    stop_writers,
     targets,
     traces,
 )
@@ -192,6 +192,8 @@ class Traces(StorePart):
         also decides on earlier ones, and replaces the decisions of earlier versions.
         """
         with self._writing() as connection:
+            # Of a new rule there is no row to lock, and a newer version may appear beside a locked one.
+            stop_writers(connection, rules)
             newest = select(rules).where(rules.c.name == name).order_by(rules.c.version.desc()).limit(1)
             row = connection.execute(newest.with_for_update()).one_or_none()
             begun = now if row is None else row.since
@@ -199,7 +201,7 @@ class Traces(StorePart):
             if row is None or row.digest != digest:
                 version = 1 if row is None else row.version + 1
                 values = {"name": name, "version": version, "digest": digest, "spec": dumps(dict(spec))}
-                connection.execute(insert_missing(connection, rules).values(values | {"since": begun}))
+                connection.execute(insert(rules).values(values | {"since": begun}))
             else:
                 version = row.version
                 mine = (rules.c.name == name, rules.c.version == version)
@@ -224,7 +226,10 @@ class Traces(StorePart):
         )
         with self._writing() as connection:
             outdate(connection, rule.name, rule.version, decisions.c.state.in_(UNDECIDED), now)
-            rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id).limit(limit)).all()
+            # Locked against deletion until they have a decision; what is being deleted is left out.
+            asked = asked.order_by(targets.c.seen_at, targets.c.id).limit(limit)
+            locked = asked.with_for_update(read=True, key_share=True, skip_locked=True, of=targets)
+            rows = connection.execute(locked).all()
             for row in rows:
                 add_decisions(connection, _target(row), decide, now)
             return len(rows)
@@ -239,7 +244,9 @@ class Traces(StorePart):
                 decide_again(connection, _target(row), decide, now)
             return len(rows)
 
-    def undecided(self, rule: str, digest: str, kind: str, since: datetime) -> list[TargetRecord]:
+    def undecided(
+        self, rule: str, digest: str, kind: str, since: datetime, limit: int | None = None
+    ) -> list[TargetRecord]:
         """Return targets seen since a moment without a final decision of the rule with this digest."""
         same = (rules.c.name == decisions.c.rule, rules.c.version == decisions.c.version)
         over = select(decisions.c.target).join(rules, and_(*same))
@@ -253,7 +260,7 @@ class Traces(StorePart):
             targets.c.kind == kind, targets.c.gone == 0, targets.c.seen_at >= since, ~over.exists()
         )
         with self._reading() as connection:
-            rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id)).all()
+            rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id).limit(limit)).all()
         return [_target(row) for row in rows]
 
     # --- what is judged -------------------------------------------------------------------------
@@ -471,9 +478,10 @@ def _put(connection: Connection, arrived: Sequence[Span], now: datetime) -> int:
     """Store new or changed spans and mark their traces as changed, locking the rows of the traces first."""
     trace_ids = sorted({span.trace_id for span in arrived})
     unseen = {"since": now, "last_at": now, "ended": 0, "changed": 0, "read": 0}
-    connection.execute(insert_missing(connection, traces), [unseen | {"id": each} for each in trace_ids])
-    here = select(traces.c.id).where(traces.c.id.in_(trace_ids)).order_by(traces.c.id)
-    connection.execute(here.with_for_update()).all()
+    # One statement inserts or locks a row: between two, another process could delete the trace.
+    locking = insert_or(connection, traces)
+    locking = locking.on_conflict_do_update(index_elements=["id"], set_={"ended": traces.c.ended})
+    connection.execute(locking, [unseen | {"id": each} for each in trace_ids])
     keys = [(span.trace_id, span.span_id) for span in arrived]
     asked = select(spans).where(tuple_(spans.c.trace_id, spans.c.span_id).in_(keys))
     known = {(row.trace_id, row.span_id): row.body for row in connection.execute(asked)}

@@ -19,7 +19,9 @@ from magistrate.store.schema import (
     insert_missing,
     insert_or,
     of_row,
+    outcomes,
     rules,
+    run_samples,
     sources,
     targets,
 )
@@ -59,6 +61,18 @@ class Watched(StorePart):
         )
         with self._reading() as connection:
             return connection.scalar(asked) or 0
+
+    def seen_at(self, run_id: str) -> dict[str, datetime]:
+        """Return when the samples of a rule's run were seen, by sample id; empty for any other run."""
+        asked = select(run_samples.c.sample_id, func.min(targets.c.seen_at).label("seen_at"))
+        asked = asked.select_from(decisions)
+        asked = asked.join(targets, targets.c.id == decisions.c.target)
+        asked = asked.join(outcomes, outcomes.c.id == decisions.c.outcome_id)
+        asked = asked.join(run_samples, run_samples.c.run_id == outcomes.c.run_id)
+        asked = asked.where(outcomes.c.run_id == run_id, run_samples.c.position == outcomes.c.position)
+        with self._reading() as connection:
+            rows = connection.execute(asked.group_by(run_samples.c.sample_id)).all()
+        return {row.sample_id: row.seen_at for row in rows}
 
     def waiting(self, rule: str) -> tuple[int, datetime | None]:
         """Return the number of targets waiting to be judged, and since when the oldest waits."""

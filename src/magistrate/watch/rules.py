@@ -24,8 +24,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from magistrate._yaml import Document, read_document
-from magistrate.errors import SpecError
+from magistrate._yaml import Document, Key, dump_document, parse_document, read_document
+from magistrate.errors import MagistrateError, SpecError
+from magistrate.judges import registry
 from magistrate.judges.verdicts import check_binary
 from magistrate.runs.spec import DEFAULT, EnginePart, JudgeWords, RunSpec, anchored, judges_of, spec_from
 from magistrate.watch.alert_rules import AlertPart, SinkPart
@@ -194,6 +195,10 @@ class Rule(Part):
         """Return the values that differ from the defaults, as JSON."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
+    def yaml(self) -> str:
+        """Return the rule as YAML."""
+        return dump_document(self.plain())
+
     @property
     def digest(self) -> str:
         """The sha256 of the rule's content."""
@@ -255,13 +260,46 @@ def rule_file_of(document: Document) -> RuleFile:
     for number, rule in enumerate(found.rules):
         if rule.name in [each.name for each in found.rules[:number]]:
             raise document.error(("rules", number, "name"), f"{rule.name!r} is there twice")
-        _check_judges(document, number, rule)
+        _check_judges(document, ("rules", number), rule)
     for number, part in enumerate(found.send):
         if part.destinations.keys() & {name for each in found.send[:number] for name in each.destinations}:
             raise document.error(("send", number), "the same is sent to this endpoint already")
     for number, alert in enumerate(found.alerts):
         _check_alert(document, found, number, alert)
     return found
+
+
+def edited_rule(text: str, current: Rule) -> Rule:
+    """Parse the YAML of one rule as somebody has edited it from outside, such as on the page.
+
+    `current` is the rule in the file. Its name stays, and its judges may be taken over as they are, with
+    their models, files and addresses. Any other judge is an installed one, without a model of its own and
+    with harmless options. Raises `SpecError` with the line and key of an invalid value.
+    """
+    document = parse_document(text, "rule")
+    rule = document.read_as(Rule)
+    if rule.name != current.name:
+        raise document.error(("name",), f"stays {current.name!r}")
+    known = [_engine_of(part) for part in current.judges]
+    for place, part in enumerate(rule.judges):
+        if (said := _engine_of(part)) in known:
+            continue
+        if said.keys() != {"judge"}:
+            others = ", ".join(sorted(said.keys() - {"judge"}))
+            raise document.error(
+                ("judges", place), f"{others}: what a judge asks, and where, is said in the rules file alone"
+            )
+        try:  # before anything constructs it: it may name a file of code
+            registry.judge(part.judge, outside=True)
+        except MagistrateError as error:
+            raise document.error(("judges", place, "judge"), str(error)) from None
+    _check_judges(document, (), rule)
+    return rule
+
+
+def _engine_of(part: JudgePart) -> dict[str, Any]:
+    """Return the judge and the settings of its engine, without defaults."""
+    return part.model_dump(include={"judge", *EnginePart.model_fields}, exclude_defaults=True)
 
 
 def _check_alert(document: Document, file: RuleFile, number: int, alert: AlertPart) -> None:
@@ -278,10 +316,10 @@ def _check_alert(document: Document, file: RuleFile, number: int, alert: AlertPa
             raise document.error(("alerts", number, "to"), f"no sink {name!r}; known: {known}")
 
 
-def _check_judges(document: Document, number: int, rule: Rule) -> None:
+def _check_judges(document: Document, where: Key, rule: Rule) -> None:
     names: list[str] = []
     for place, (part, spec) in enumerate(zip(rule.judges, rule.specs(), strict=True)):
-        key = ("rules", number, "judges", place)
+        key = (*where, "judges", place)
         try:
             (judge,) = judges_of(spec)
             if len(rule.judges) > 1:

@@ -173,9 +173,7 @@ def rule_status(
     states |= {UNDECIDED: undecided} if undecided else {}
     rows = store.traces.answers(record.name, begin, now + timedelta(microseconds=1))
     waiting, oldest = store.watched.waiting(record.name)
-    hours = store.traces.hours(record.name, now)
-    priced = store.watched.has_price(record.name, now - timedelta(days=1))
-    hour = now.replace(minute=0, second=0, microsecond=0)
+    hour, day = spending(store, rule, now)
     return RuleStatus(
         rule=record.name,
         version=record.version,
@@ -190,8 +188,8 @@ def rule_status(
         waiting=waiting,
         queue_age=None if oldest is None else max((now - oldest).total_seconds(), 0.0),
         reasons=store.watched.reasons(record.name, ("failed", "retrying"), begin, MOST_REASONS),
-        hour=_spending(hours, hour, priced, rule.budget.hour.model_dump(exclude_none=True)),
-        day=_spending(hours, hour.replace(hour=0), priced, rule.budget.day.model_dump(exclude_none=True)),
+        hour=hour,
+        day=day,
     )
 
 
@@ -199,6 +197,17 @@ def judges_of(rule: Rule, rows: Sequence[Any]) -> list[str]:
     """Return the judges with results, in their order, or else the judge names in the rule."""
     found = dict.fromkeys(said["judge"] for row in rows for said in row[5])
     return list(found) or [part.judge for part in rule.judges]
+
+
+def spending(store: Store, rule: Rule, now: datetime) -> tuple[Spending, Spending]:
+    """Return what a rule has spent in this hour and on this day, against its budgets."""
+    hours = store.traces.hours(rule.name, now)
+    priced = store.watched.has_price(rule.name, now - timedelta(days=1))
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    return (
+        _spending(hours, hour, priced, rule.budget.hour.model_dump(exclude_none=True)),
+        _spending(hours, hour.replace(hour=0), priced, rule.budget.day.model_dump(exclude_none=True)),
+    )
 
 
 def _spending(hours: Sequence[Hour], begin: datetime, priced: bool, budget: Mapping[str, float]) -> Spending:
@@ -223,7 +232,7 @@ def _judge_status(
     return JudgeStatus(judge=judge, rate=rate, corrected=corrected, labels=labels)
 
 
-def _differing(own: Recipe, other: Recipe) -> str:
+def differing(own: Recipe, other: Recipe) -> str:
     """Return the fields that make two recipes different judges. Their error rates cannot be compared."""
     return ", ".join(name for name in PINS if getattr(own, name) != getattr(other, name))
 
@@ -241,7 +250,7 @@ def _corrected(
     other = own if label_run is None else store.find_run(label_run)
     if judge not in own.recipes or judge not in other.recipes:
         return Estimate.none(f"{other.name or other.id} has no verdicts of it"), ""
-    if told := _differing(own.recipes[judge], other.recipes[judge]):
+    if told := differing(own.recipes[judge], other.recipes[judge]):
         return Estimate.none(f"{other.name or other.id} is of another judge: its {told} differs"), ""
     with store.snapshot() as moment:
         samples = {each.id: each for each in moment.samples(other.id) if each.label is not None}

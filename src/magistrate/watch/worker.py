@@ -18,14 +18,16 @@ from magistrate.datasets.spans.targets import Target, targets
 from magistrate.errors import EngineError, MissingPackage, ModelError, SpecError, StoreError
 from magistrate.judges.base import Judge
 from magistrate.runs.execute import Judged, stream
-from magistrate.runs.prepare import RunPlan, prepare_judges
+from magistrate.runs.prepare import RunPlan
 from magistrate.runs.resume import recipe_differences
 from magistrate.store import Store
 from magistrate.store.decisions import Change, Decide, Draft, Hour, Leased, RuleRecord, Spent, TargetRecord
+from magistrate.store.rule_edits import RuleEdit
 from magistrate.store.trace_deletion import WATCH_TAG
 from magistrate.store.traces import Unread
 from magistrate.types import Failure, Outcome, Sample
 from magistrate.watch import decisions
+from magistrate.watch.edits import in_force, plans_of
 from magistrate.watch.events import with_events
 from magistrate.watch.rules import Rule
 
@@ -69,6 +71,8 @@ class _Work:
 class Watcher:
     """A worker that applies rules to the traces of one store and judges what they select.
 
+    `rules` are those of the rules file. What somebody saves of them on the page holds from the next step on.
+
     Call `register` first. Then `step` does what is due now, `drain` repeats that until nothing is due, and
     `run` repeats it until cancelled. `plans` overrides the judges and engines of a rule, by the rule's
     name, with one plan per judge. Outcomes are queued in the store's outbox for the destinations `send_to`.
@@ -88,7 +92,9 @@ class Watcher:
     ) -> None:
         self._store = store
         self._traces = store.traces
-        self._rules = {rule.name: rule for rule in rules}
+        self._file = {rule.name: rule for rule in rules}
+        self._edits: Mapping[str, RuleEdit] = {}
+        self._current, self._rules = dict(self._file), dict(self._file)
         self._records: dict[str, RuleRecord] = {}
         self._clock = clock
         self._randomness = randomness or random.SystemRandom()
@@ -99,15 +105,35 @@ class Watcher:
 
     def register(self, since: datetime | None = None) -> None:
         """Register the rules in the store. With `since`, they also apply to traces seen from then on."""
+        self._take_edits()
         for rule in self._rules.values():
-            record = self._traces.register(rule.name, rule.plain(), rule.digest, self._clock(), since)
-            self._records[rule.name] = record
+            self._register(rule, since)
+
+    def _register(self, rule: Rule, since: datetime | None = None) -> None:
+        record = self._traces.register(rule.name, rule.plain(), rule.digest, self._clock(), since)
+        self._records[rule.name] = record
+
+    def _take_edits(self) -> None:
+        """Take over what was saved on the page since the last call."""
+        edits = self._store.rule_edits.newest()
+        if edits == self._edits:
+            return
+        found = {name: in_force(rule, edits.get(name)) for name, rule in self._file.items()}
+        for name, each in found.items():
+            if each.problem:
+                _log.warning("rule.unreadable", rule=name, error=each.problem)
+            if each.rule.specs() != self._current[name].specs():
+                self._plans.pop(name, None)
+        self._current = {name: each.rule for name, each in found.items()}
+        self._rules = {name: each.rule for name, each in found.items() if each.enabled}
+        self._edits = edits
 
     async def prepare(self) -> None:
         """Create all judges and engines now instead of on first use.
 
         Raises `SpecError`, `ModelError` and the like if that fails.
         """
+        self._take_edits()
         for rule in self._rules.values():
             await self._plans_of(rule)
 
@@ -127,6 +153,12 @@ class Watcher:
     async def step(self) -> Progress:
         """Read traces, make decisions, and judge one batch per rule."""
         done = Progress()
+        self._take_edits()
+        for rule in self._rules.values():
+            if rule.name not in self._records or self._records[rule.name].digest != rule.digest:
+                self._register(rule)
+        if not self._rules:
+            return done
         now, quiet = self._clock(), min(rule.quiet for rule in self._rules.values())
         for trace_id in self._traces.ready(now, quiet, self._most_wait, AT_ONCE):
             done.traces += self._read(trace_id)
@@ -312,11 +344,7 @@ class Watcher:
     async def _plans_of(self, rule: Rule) -> Sequence[RunPlan]:
         """Return one plan per judge of the rule, created once."""
         if rule.name not in self._plans:
-            plans = [await _async.in_thread(prepare_judges, spec) for spec in rule.specs()]
-            if rule.budget.in_dollars:
-                for plan in plans:
-                    _require_price(rule, plan)
-            self._plans[rule.name] = plans
+            self._plans[rule.name] = list(await _async.in_thread(plans_of, rule))
         return self._plans[rule.name]
 
     def _run_of(self, rule: Rule, plans: Sequence[RunPlan]) -> str:
@@ -382,11 +410,3 @@ def _unreadable(unread: Unread, kind: str, told: str) -> Target:
     first = next((span for span in unread.spans if span.parent_id is None), unread.spans[0])
     why = f"the trace cannot be read: {told}"
     return Target(unread.trace_id, first.span_id, kind, first.name, None, "failed", why)
-
-
-def _require_price(rule: Rule, plan: RunPlan) -> None:
-    if plan.cost is None:
-        raise SpecError(
-            f"the budget of rule {rule.name!r} is in dollars, and no price is known for "
-            f"{plan.engine.info.model!r}; say it in dollars a million tokens: price: IN/OUT, below the judge"
-        )
