@@ -20,6 +20,7 @@ from magistrate.api.rule_estimate import estimate_rule
 from magistrate.errors import MagistrateError, SpecError
 from magistrate.report.estimate import Estimate, dollars, notes
 from magistrate.server.responses import link, page
+from magistrate.server.roles import visitor_of
 from magistrate.server.state import RequestStore
 from magistrate.server.watch import STATES, WORDS, list_address, now_of
 from magistrate.store import Store
@@ -240,7 +241,7 @@ def change_rule(
         text=text,
         enabled=do == "on" or (do == "save" and held.enabled),
     )
-    if not store.rule_edits.add(edit):
+    if not store.rule_edits.add(edit, by=visitor_of(request).who):
         told = "somebody else has saved a revision meanwhile; it is in the list below, and yours is not saved"
         return _page(request, store, name, text=text, error=told, status=409)
     return RedirectResponse(rule_address(name, saved=1), 303)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Row, func, insert, select
 
-from magistrate.store.schema import rule_edits, stop_writers
-
-Transaction = Callable[[], AbstractContextManager[Connection]]
+from magistrate.store.audit import log_change
+from magistrate.store.schema import StorePart, rule_edits, stop_writers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +25,8 @@ class RuleEdit:
 
 
 @dataclass(frozen=True, slots=True)
-class RuleEdits:
+class RuleEdits(StorePart):
     """The revisions of rules, available as `store.rule_edits`. None is ever changed."""
-
-    _writing: Transaction
-    _reading: Transaction
 
     def newest(self) -> dict[str, RuleEdit]:
         """Return the newest revision of every rule that has some, by the rule's name."""
@@ -50,8 +44,11 @@ class RuleEdits:
             rows = connection.execute(asked.order_by(rule_edits.c.revision.desc())).all()
         return [_edit(row) for row in rows]
 
-    def add(self, edit: RuleEdit) -> bool:
-        """Store the next revision of a rule. Returns False if the newest is not the one before it."""
+    def add(self, edit: RuleEdit, *, by: str | None = None) -> bool:
+        """Store the next revision of a rule. Returns False if the newest is not the one before it.
+
+        `by` is who made it, for the audit log.
+        """
         row = {name: getattr(edit, name) for name in ("rule", "revision", "made_at", "base", "text")}
         newest = select(func.max(rule_edits.c.revision)).where(rule_edits.c.rule == edit.rule)
         with self._writing() as connection:
@@ -59,6 +56,8 @@ class RuleEdits:
             if (connection.scalar(newest) or 0) != edit.revision - 1:
                 return False
             connection.execute(insert(rule_edits).values(row | {"enabled": int(edit.enabled)}))
+            details = f"revision {edit.revision}, {'on' if edit.enabled else 'off'}"
+            log_change(connection, by, "change rule", edit.rule, edit.made_at, details)
         return True
 
 
