@@ -16,6 +16,7 @@ from magistrate.errors import MagistrateError
 from magistrate.server import (
     adjudication,
     compare,
+    download,
     guard,
     judges,
     judging,
@@ -40,7 +41,15 @@ from magistrate.server.state import JobQueue, LRUCache, RunCache, RunCounter, St
 from magistrate.server.watcher import watching
 
 PAGES = (
-    *(runs.router, run.router, compare.router, samples.router, judges.router, playground.router),
+    *(
+        runs.router,
+        run.router,
+        download.router,
+        compare.router,
+        samples.router,
+        judges.router,
+        playground.router,
+    ),
     *(watch.router, traces.router),
 )
 LABEL_PAGES = (labels.router, label_items.router, adjudication.router)

@@ -36,6 +36,7 @@ from magistrate.store.runs import (
     resolve,
     shown,
 )
+from magistrate.store.sample_search import SampleSearch
 from magistrate.store.sources import Sources
 from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
@@ -48,7 +49,7 @@ _IDS_TRIED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(RunLists, OutcomeLists, WatchLists):
+class Snapshot(RunLists, OutcomeLists, SampleSearch, WatchLists):
     """A consistent view of the store at one moment, valid inside the `with` that created it.
 
     Methods with a run id raise `SpecError` if there is no run of exactly this id.
