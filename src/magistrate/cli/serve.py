@@ -78,6 +78,14 @@ EXAMPLE = (
     help="The judge that POST /api/guard asks; nobody who asks there can choose another (default: auto).",
 )
 @click.option("--guard-model", metavar="MODEL", help="The model that this judge asks, as --model elsewhere.")
+@click.option(
+    "--run-model",
+    "run_models",
+    multiple=True,
+    metavar="MODEL",
+    help="A model, as --model elsewhere, that runs started from the page may ask besides the installed ones; "
+    "repeatable.",
+)
 def command(
     store: str | None,
     host: str,
@@ -89,6 +97,7 @@ def command(
     grpc_port: int | None,
     guard_judge: str | None,
     guard_model: str | None,
+    run_models: tuple[str, ...],
 ) -> int:
     """Show the store's runs on a web page, and serve the JSON API at /api, until Ctrl-C.
 
@@ -122,6 +131,7 @@ def command(
         grpc_port=grpc_port,
         guard=guard_judge or DEFAULT_JUDGE,
         guard_model=guard_model,
+        run_models=run_models,
     )
     if guard_judge is not None:
         Doorkeeper(settings.guard, settings.guard_model).check()

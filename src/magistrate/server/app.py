@@ -16,6 +16,7 @@ from magistrate.errors import MagistrateError
 from magistrate.server import (
     adjudication,
     compare,
+    datasets,
     download,
     guard,
     judges,
@@ -31,6 +32,7 @@ from magistrate.server import (
     run,
     runs,
     samples,
+    start,
     traces,
     watch,
     watch_metrics,
@@ -50,7 +52,7 @@ PAGES = (
         judges.router,
         playground.router,
     ),
-    *(watch.router, traces.router),
+    *(watch.router, traces.router, datasets.router, start.router),
 )
 LABEL_PAGES = (labels.router, label_items.router, adjudication.router)
 API = (
@@ -70,6 +72,7 @@ def create_app(settings: Settings) -> FastAPI:
         async with receiver as app.state.grpc_port, watching(settings):
             yield
         app.state.judging.close()
+        app.state.starter.close()
         app.state.counter.stop()
         app.state.jobs.close()
         app.state.stores.close()
@@ -96,6 +99,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.run_cache = RunCache(stores, jobs, counter)
     app.state.metrics = metrics
     app.state.judging = judging.JudgingService(metrics=metrics)
+    app.state.starter = start.RunStarter(settings.store, app.state.clock)
     app.state.guard = guard.Doorkeeper(settings.guard, settings.guard_model)
     app.state.playground = playground.Playground(app.state.judging)
     app.state.annotators = labels.Annotators(settings)

@@ -356,6 +356,7 @@ def run_page(request: Request, run_id: str, store: RequestStore, query: PagePara
         to=_Links(run_id, query, view.detail.judge if view.detail else None),
         cut=threshold_text,
         box=VIEW_BOX,
+        started=request.app.state.starter.of_run(view.record.id),
     )
 
 

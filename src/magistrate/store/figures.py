@@ -60,7 +60,8 @@ def keep_figures(connection: Connection, run_id: str, revision: int, kept: Seque
 class RunFilter:
     """Conditions that runs must all meet.
 
-    Each of `words` must occur in a run's name, id, data, model, judges or tags.
+    Each of `words` must occur in a run's name, id, data, model, judges or tags. `digest` is that of the data,
+    `version` the stored set that was read, such as `refunds@2`.
     """
 
     words: tuple[str, ...] = ()
@@ -69,6 +70,8 @@ class RunFilter:
     judge: str | None = None
     model: str | None = None
     status: str | None = None
+    digest: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,10 @@ def _conditions(wanted: RunFilter) -> Iterator[ColumnElement[bool]]:
     for column in ("dataset", "model", "status"):
         if (value := getattr(wanted, column)) is not None:
             yield runs.c[column] == value
+    if wanted.digest is not None:
+        yield runs.c.dataset_digest == wanted.digest
+    if wanted.version is not None:
+        yield runs.c.dataset_version == wanted.version
     if wanted.tag is not None:
         yield exists().where(run_tags.c.run_id == runs.c.id, run_tags.c.tag == wanted.tag)
     if wanted.judge is not None:

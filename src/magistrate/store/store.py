@@ -20,6 +20,7 @@ from magistrate._version import __version__
 from magistrate.errors import InputError, SpecError, StoreError
 from magistrate.store.codec import dumps, recipes_body, sample_body, scoring_body
 from magistrate.store.connection import RunLock, explained, held, hold, open_engine, place_of
+from magistrate.store.dataset_lists import DatasetLists
 from magistrate.store.datasets import DatasetShelf
 from magistrate.store.figures import KeptFigures, RunLists, keep_figures
 from magistrate.store.labels import Labels
@@ -49,7 +50,7 @@ _IDS_TRIED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(RunLists, OutcomeLists, SampleSearch, WatchLists):
+class Snapshot(RunLists, DatasetLists, OutcomeLists, SampleSearch, WatchLists):
     """A consistent view of the store at one moment, valid inside the `with` that created it.
 
     Methods with a run id raise `SpecError` if there is no run of exactly this id.
