@@ -15,7 +15,7 @@ from magistrate.errors import SpecError
 from magistrate.server.responses import link, page
 from magistrate.server.runs import JudgeHead, RunRow, runs_view
 from magistrate.server.state import Refused, RequestStore, RunCache, run_cache_of
-from magistrate.store import DatasetVersion, Store
+from magistrate.store import DatasetVersion, Snapshot, Store
 from magistrate.store.dataset_lists import JudgedData
 from magistrate.store.figures import RunFilter
 
@@ -169,6 +169,11 @@ def stored_view(store: Store, cache: RunCache, ref: str) -> DataView:
     )
 
 
+def _labels(moment: Snapshot, cache: RunCache, data: JudgedData) -> Labels:
+    key = ("labels", data.last_run, data.revision)
+    return cache.get(key, lambda: moment.run_labels(data.last_run))
+
+
 @router.get("/datasets")
 def datasets_page(
     request: Request,
@@ -179,7 +184,8 @@ def datasets_page(
     """Show what runs judged, the stored sets, and the public sets."""
     with store.snapshot() as moment:
         found = moment.judged_data(q.split(), before=before, limit=AT_ONCE + 1)
-        judged = [(each, moment.run_labels(each.last_run)) for each in found[:AT_ONCE]]
+        cache = run_cache_of(request)
+        judged = [(each, _labels(moment, cache, each)) for each in found[:AT_ONCE]]
         stored = moment.stored_sets() if before is None else []
     words = [word.casefold() for word in q.split()]
     named = describe() if before is None else []

@@ -169,7 +169,7 @@ def _source(data: str, store: Store) -> tuple[str, str | None]:
     if kind == "stored" and word:
         return store.find_dataset(word).ref, None
     name, _, view = word.partition(":")
-    if kind == "named" and name in catalogue():
+    if kind == "named" and name in catalogue() and not (view and catalogue()[name].packaged):
         if not at_hand(name, view or None):
             raise InputError(
                 f"{word} is not on this machine; fetch it there: magistrate run {name} --limit 1"

@@ -20,7 +20,8 @@ from magistrate.store.schema import dataset_samples, run_samples, runs, samples
 class JudgedData:
     """Data that runs judged, by its digest. `number` is that of its newest run, which gives name and version.
 
-    `n_samples` are planned in that run, or stored with it so far. `n_done` of its `n_runs` runs are done.
+    `n_samples` are planned in that run, or stored with it so far; `revision` is that of this run. `n_done` of
+    its `n_runs` runs are done.
     """
 
     digest: str
@@ -32,6 +33,7 @@ class JudgedData:
     n_samples: int
     last_run: str
     last_at: datetime
+    revision: int
 
 
 class DatasetLists:
@@ -82,6 +84,7 @@ class DatasetLists:
                 n_samples=row.n_stored if row.n_total is None else row.n_total,
                 last_run=row.id,
                 last_at=row.created_at,
+                revision=row.revision,
             )
             for row in self._connection.execute(asked)
         ]
