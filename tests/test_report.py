@@ -279,7 +279,7 @@ def test_length_takes_the_better_direction(longer: str) -> None:
     samples = [sample(i, longer if i > 5 else shorter, "x" * i) for i in range(10)]
     length = baselines(samples)[2]
     assert length.metrics == dict.fromkeys(METRICS, 1.0)
-    side = "6 or more" if longer == HALLUCINATED else "5 or less"
+    side = "6 or more" if longer == HALLUCINATED else "5 or fewer"
     assert length.rule == f"hallucinated where the output has {side} characters"
 
 

@@ -68,6 +68,15 @@ def decimal(value: float | None) -> str:
     return f"{'-' if value < 0 and float(digits) else ''}{digits.removeprefix('0')}"
 
 
+def counted(n: int, noun: str) -> str:
+    """Format a number of things.
+
+    >>> counted(1, "sample"), counted(2500, "sample")
+    ('1 sample', '2,500 samples')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def signed(value: float | None) -> str:
     """Format a difference, always with its sign: `+.06`, `-.02`."""
     shown = decimal(value)

@@ -79,6 +79,14 @@ EXAMPLE = (
     help="The judge that POST /api/guard asks; nobody who asks there can choose another (default: auto).",
 )
 @click.option("--guard-model", metavar="MODEL", help="The model that this judge asks, as --model elsewhere.")
+@click.option(
+    "--run-model",
+    "run_models",
+    multiple=True,
+    metavar="MODEL",
+    help="A model, as --model elsewhere, that runs started from the page may ask besides the installed ones; "
+    "repeatable.",
+)
 def command(
     store: str | None,
     host: str,
@@ -90,6 +98,7 @@ def command(
     grpc_port: int | None,
     guard_judge: str | None,
     guard_model: str | None,
+    run_models: tuple[str, ...],
 ) -> int:
     """Show the store's runs on a web page, and serve the JSON API at /api, until Ctrl-C.
 
@@ -123,6 +132,7 @@ def command(
         grpc_port=grpc_port,
         guard=guard_judge or DEFAULT_JUDGE,
         guard_model=guard_model,
+        run_models=run_models,
     )
     if token is None and _has_users(place):
         click.echo("note: without --token everybody on this machine may do everything", err=True)

@@ -18,7 +18,7 @@ from magistrate.errors import StoreError
 from magistrate.report.summary import summarize
 from magistrate.report.values import JudgeReport, Report, RunFacts
 from magistrate.store import RunRecord, Snapshot, Store
-from magistrate.store.figures import KeptFigures
+from magistrate.store.figures import SHARE, KeptFigures
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
@@ -113,11 +113,10 @@ class Scores:
 # --- metrics kept in the store --------------------------------------------------------------------
 
 
-MADE_BY = f"{__version__}/4"
+MADE_BY = f"{__version__}/5"
 """The code that counts; the number goes up with every change of what is counted or how it is kept."""
 
 HEADING = ("balanced_accuracy", "accuracy")
-SHARE = "hallucinated_share"
 
 
 def kept(judge: JudgeReport, place: int, scores: JudgeScores) -> KeptFigures:

@@ -181,6 +181,7 @@ def _utf8(value: Any) -> Any:
 
 
 MORE = ("input", "context", "output", "claims")
+PIECE = 65_536  # characters, about, that are sent together
 FORMULA = re.compile(r"[\t\r]|[\s\ufeff\u200b\0]*[=+\-@＝＋－＠]")  # programs skip invisible characters
 ENDINGS = {
     ".jsonl": "jsonl",
@@ -231,7 +232,11 @@ def export(
 
     def write(raw: IO[bytes]) -> int:
         with _opened(raw, target.name.lower().endswith(".gz")) as text:
-            return _csv(rows, text) if kind == "csv" else _jsonl(rows, text)
+            write_row, written = _row_writer(kind, text), 0
+            for row in rows:
+                write_row(row)
+                written += 1
+            return written
 
     return write_whole(target, write)
 
@@ -273,22 +278,29 @@ def _rows(
         yield {**row, **texts, "claims": [asdict(claim) for claim in claims]}
 
 
-def _jsonl(rows: Iterable[dict[str, Any]], text: IO[str]) -> int:
-    written = 0
-    for row in rows:
-        text.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
-        written += 1
-    return written
+def streamed_rows(
+    kind: str, pairs: Iterable[tuple[Sample, Outcome]], scoring: Mapping[str, Scoring]
+) -> Iterator[bytes]:
+    """Yield the rows of samples with their outcomes as `export` writes them, `csv` or `jsonl`, in pieces."""
+    text = io.StringIO(newline="")
+    write_row = _row_writer(kind, text)
+    for sample, outcome in pairs:
+        for row in _rows({sample.id: sample}, [outcome], scoring):
+            write_row(row)
+        if text.tell() >= PIECE:
+            yield text.getvalue().encode("utf-8", "backslashreplace")
+            text.seek(0)
+            text.truncate()
+    yield text.getvalue().encode("utf-8", "backslashreplace")
 
 
-def _csv(rows: Iterable[dict[str, Any]], text: IO[str]) -> int:
+def _row_writer(kind: str, text: IO[str]) -> Callable[[dict[str, Any]], object]:
+    """Return what writes a row to `text`. The header of CSV is written at once."""
+    if kind != "csv":
+        return lambda row: text.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
     writer = csv.DictWriter(text, [*COLUMNS, *MORE])
     writer.writeheader()
-    written = 0
-    for row in rows:
-        writer.writerow({name: _cell(value) for name, value in row.items()})
-        written += 1
-    return written
+    return lambda row: writer.writerow({name: _cell(value) for name, value in row.items()})
 
 
 def _cell(value: Any) -> Any:

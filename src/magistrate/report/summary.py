@@ -19,7 +19,7 @@ from shlex import quote
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from magistrate._text import p_of, percent, signed
+from magistrate._text import counted, p_of, percent, signed
 from magistrate.analysis.columns import AGAIN, KNOWN, NOT_STORED, groups_of
 from magistrate.datasets.fields import like_context
 from magistrate.errors import InputError
@@ -65,9 +65,14 @@ def baselines(samples: Iterable[Sample]) -> tuple[Baseline, ...]:
     return (
         _constant("majority", truth, more),
         _constant("always_hallucinated", truth, True),
-        _best_cut("length", truth, kept, output_length, "the output has {} characters"),
+        _best_cut("length", truth, kept, output_length, "the output has {} or {} characters", "fewer"),
         _best_cut(
-            "ngram_overlap", truth, kept, partial(ngram_novelty, n=2), "the share of new bigrams is {}"
+            "ngram_overlap",
+            truth,
+            kept,
+            partial(ngram_novelty, n=2),
+            "the share of new bigrams is {} or {}",
+            "less",
         ),
     )
 
@@ -81,7 +86,12 @@ def _constant(name: str, truth: NDArray[np.bool_], answer: bool) -> Baseline:
 
 
 def _best_cut(
-    name: str, truth: NDArray[np.bool_], samples: list[Sample], signal: Callable[[Sample], float], words: str
+    name: str,
+    truth: NDArray[np.bool_],
+    samples: list[Sample],
+    signal: Callable[[Sample], float],
+    words: str,
+    below: str,
 ) -> Baseline:
     """Measure the rule that cuts `signal` where balanced accuracy is best, in the better direction."""
     import numpy as np
@@ -89,13 +99,13 @@ def _best_cut(
     values = np.array([signal(s) for s in samples], dtype=np.float64)
     best, rule, said = 0.5, f"never {HALLUCINATED}: no threshold does better", np.zeros_like(truth)
     if truth.any() and not truth.all():
-        for sign, side in ((1.0, "or more"), (-1.0, "or less")):
+        for sign, side in ((1.0, "more"), (-1.0, below)):
             false_rate, true_rate, cuts = roc_curve(truth, sign * values)
             balanced = (true_rate + 1 - false_rate) / 2
             top = int(balanced.argmax())
             if balanced[top] > best:
                 best, said = float(balanced[top]), sign * values >= cuts[top]
-                rule = f"{HALLUCINATED} where " + words.format(f"{sign * cuts[top]:.4g} {side}")
+                rule = f"{HALLUCINATED} where " + words.format(f"{sign * cuts[top]:.4g}", side)
     spread = float(np.ptp(values))
     ranks = (values - values.min()) / spread if spread else np.zeros_like(values)
     return _measured(name, rule, truth, said, ranks)
@@ -200,7 +210,7 @@ def _coverage(report: JudgeReport) -> Iterator[str]:
     if waiting := report.n_total - report.n_judged:
         parts.append(f"{waiting} not judged")
     yield (
-        f"{report.n_total - report.n_ok} of {report.n_total} samples have no verdict "
+        f"{report.n_total - report.n_ok} of {counted(report.n_total, 'sample')} have no verdict "
         f"(coverage {percent(report.coverage)}): {', '.join(parts)}. They count as no label."
     )
 
@@ -231,7 +241,7 @@ def _ranking(report: JudgeReport) -> Iterator[str]:
     shown = f"AUROC {decimal(area.value)} {interval(area)}"
     if area.low <= 0.5 <= area.high:
         yield (
-            f"As far as {report.n_measured} samples can tell, no better than chance at ranking: "
+            f"As far as {counted(report.n_measured, 'sample')} can tell, no better than chance at ranking: "
             f"its interval contains .5 ({shown})."
         )
     elif area.high < 0.5:
@@ -337,7 +347,8 @@ def summarize(
             unread=run.unread,
             like_context=() if found.n_ok else columns,
         )
-        reports.append(replace(found, remarks=remarks(found)))
+        # While a run goes on, what it lacks yet is no remark about what it found.
+        reports.append(found if run.status == "running" else replace(found, remarks=remarks(found)))
     return Report(run, tuple(reports))
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import Heat
+from magistrate._text import Heat, counted
 from magistrate.errors import InputError
 from magistrate.metrics.classification import METRICS, Classification, Confusion
 from magistrate.metrics.spans import characters
@@ -58,7 +58,7 @@ def render(report: Report, console: Console) -> None:
     run = report.run
     unnamed = run.name == run.id
     console.print(Text.assemble((plain(run.name), "bold"), "" if unnamed else f"  {plain(run.id)}"))
-    facts = [plain(run.dataset), f"{run.n_total} samples", plain(run.status)]
+    facts = [plain(run.dataset), counted(run.n_total, "sample"), plain(run.status)]
     if run.unread is not None and run.unread.n:
         facts.insert(2, run.unread.short)
     if run.seconds is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import percent
+from magistrate._text import counted, percent
 from magistrate.datasets.rows import Unread
 from magistrate.metrics.calibration import ScoreShift
 from magistrate.metrics.classification import METRICS, Classification, Confusion, Estimate
@@ -155,7 +155,7 @@ class JudgeReport:
             if counts
         ]
         advice = context_advice(self.like_context) if "no_context" in self.abstentions else ""
-        return f"no verdict on any of {self.n_judged} samples: {', '.join(told)}{advice}"
+        return f"no verdict on any of {counted(self.n_judged, 'sample')}: {', '.join(told)}{advice}"
 
     @property
     def hallucinated_share(self) -> float | None:
@@ -279,8 +279,8 @@ def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
         c = judge.result.confusion
         yield (
             "measured on",
-            f"{judge.n_measured} samples{_contexts(judge)}: {c.positives} {HALLUCINATED}, {c.negatives} "
-            f"{FAITHFUL} in truth",
+            f"{counted(judge.n_measured, 'sample')}{_contexts(judge)}: {c.positives} {HALLUCINATED}, "
+            f"{c.negatives} {FAITHFUL} in truth",
         )
         yield from _undefined(judge.result)
     if (found := judge.calibration) is not None:
@@ -451,7 +451,7 @@ def headline(judge: JudgeReport) -> str:
     words = f"Right on {right:,} of {found.confusion.n:,} labelled samples."
     own = found.metrics["balanced_accuracy"]
     if own.value is not None:
-        words += f" Balanced accuracy is {decimal(own.value)} {interval(own)}"
+        words += f" Balanced accuracy is {decimal(own.value)} {interval(own)}".rstrip()
         best = max(
             ((value, name_of(b.name)) for b in judge.baselines if (value := b.metrics["balanced_accuracy"])),
             default=None,

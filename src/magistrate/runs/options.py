@@ -91,6 +91,9 @@ GIVE_UP = Option(
     help="Stop with 3 once the engine failed so often in a row.",
 )
 TOKENS = Option(name="max_tokens", type=int, least=1, help="Begin nothing more once so many are spent.")
+CALLS = Option(
+    name="max_calls", type=int, least=1, help="Begin nothing more once a model was called so often."
+)
 SECONDS = Option(
     name="max_seconds",
     type=float,
@@ -98,7 +101,7 @@ SECONDS = Option(
     help="Stop after so many seconds, counted anew when the run is resumed.",
 )
 COST = Option(name="max_cost", type=float, above=0, help="Begin nothing more once so many dollars are spent.")
-LIMITS = (CONCURRENT, TIME_FOR_VERDICT, GIVE_UP, TOKENS, SECONDS, COST)
+LIMITS = (CONCURRENT, TIME_FOR_VERDICT, GIVE_UP, TOKENS, CALLS, SECONDS, COST)
 FAILURES = Option(
     name="max_failures",
     type=float,

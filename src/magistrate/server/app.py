@@ -17,6 +17,8 @@ from magistrate.server import (
     adjudication,
     audit,
     compare,
+    datasets,
+    download,
     guard,
     judges,
     judging,
@@ -32,6 +34,7 @@ from magistrate.server import (
     run,
     runs,
     samples,
+    start,
     traces,
     watch,
     watch_metrics,
@@ -43,8 +46,9 @@ from magistrate.server.state import JobQueue, LRUCache, RunCache, RunCounter, St
 from magistrate.server.watcher import watching
 
 PAGES = (
-    *(runs.router, run.router, compare.router, samples.router, judges.router, playground.router),
-    *(watch.router, rules.router, traces.router, audit.router),
+    *(runs.router, run.router, download.router, compare.router, samples.router, judges.router),
+    *(playground.router, watch.router, rules.router, traces.router, datasets.router, start.router),
+    audit.router,
 )
 LABEL_PAGES = (labels.router, label_items.router, adjudication.router)
 API = (
@@ -64,6 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
         async with receiver as app.state.grpc_port, watching(settings):
             yield
         app.state.judging.close()
+        app.state.starter.close()
         app.state.counter.stop()
         app.state.jobs.close()
         app.state.stores.close()
@@ -92,6 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.run_cache = RunCache(stores, jobs, counter)
     app.state.metrics = metrics
     app.state.judging = judging.JudgingService(metrics=metrics)
+    app.state.starter = start.RunStarter(settings.store, app.state.clock)
     app.state.guard = guard.Doorkeeper(settings.guard, settings.guard_model)
     app.state.playground = playground.Playground(app.state.judging)
     app.state.annotators = labels.Annotators(settings)

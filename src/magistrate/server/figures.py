@@ -28,16 +28,19 @@ from magistrate.server.outcomes import (
     Decided,
     ListFilter,
     ListView,
+    OutcomeSource,
+    beside,
     decided,
-    decided_list,
     flags_of,
     list_view,
+    memory_list,
     stored_list,
 )
 from magistrate.server.slices import SAMPLES_READ, Sliced, SlicesView, keys_of, sliced, slices_view
 from magistrate.server.state import Refused, RunCache
 from magistrate.store import RunRecord, Snapshot
 from magistrate.store.outcome_lists import Cell
+from magistrate.store.sample_search import BareOutcome, FoundSamples
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure
 
 if TYPE_CHECKING:
@@ -206,6 +209,8 @@ MOST_COUNTED = 500
 """Outcomes that are counted while somebody waits: a tenth of a millisecond each."""
 MOST_SLICED = 1_000
 """Outcomes that are sliced while somebody waits."""
+MOST_SEARCHED = 2_000
+"""Outcomes of a run whose samples are searched while somebody waits."""
 
 Point = tuple[float, float]
 T = TypeVar("T")
@@ -412,11 +417,14 @@ def cross_table(cells: Mapping[Cell, int]) -> CrossTable | None:
 
 
 def _ranked_labels(verdicts: Mapping[tuple[str | None, str | None], int], side: int) -> list[str | None]:
-    """Return the most frequent labels of one side."""
+    """Return the most frequent labels of one side, hallucinated and faithful before all others."""
     found: Counter[str | None] = Counter()
     for pair, n in verdicts.items():
         found[pair[side]] += n
-    return sorted(found, key=lambda label: (-found[label], label or ""))[:MOST_LABELS]
+    ranked = sorted(found, key=lambda label: (-found[label], label or ""))
+    # In the order of the other matrix, which has only these two.
+    known = [label for label in KNOWN if label in found]
+    return [*known, *(label for label in ranked if label not in known)][:MOST_LABELS]
 
 
 def _word(gold: str | None) -> str:
@@ -475,6 +483,21 @@ class Detail:
     outcomes: ListView
     pending: bool
     refused: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The samples in which words occur, and a judge's outcomes for them, in order."""
+
+    found: FoundSamples
+    outcomes: tuple[BareOutcome, ...]
+
+
+def searched(moment: Snapshot, run_id: str, judge: str, words: Sequence[str]) -> Searched:
+    """Look for words in the samples of a run."""
+    found = moment.find_samples(run_id, words)
+    outcomes = moment.bare_rows(run_id, judge) if found.positions else iter(())
+    return Searched(found, tuple(each for each in outcomes if each.position in found.positions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,6 +566,13 @@ class JudgeReader:
         run_id, judge = self.record.id, self.judge
         return self.computed("slices", by, lambda moment: sliced(moment, run_id, judge, by), MOST_SLICED)
 
+    def searched(self, words: tuple[str, ...]) -> Searched | Refused | None:
+        """Return the samples in which all words occur; None while they are being looked for."""
+        run_id, judge = self.record.id, self.judge
+        return self.computed(
+            "searched", words, lambda moment: searched(moment, run_id, judge, words), MOST_SEARCHED
+        )
+
     def keys(self) -> tuple[str, ...]:
         """Return the fields of metadata to slice by."""
         key = ("keys", self.record.id, min(self.record.n_samples, SAMPLES_READ))
@@ -576,6 +606,10 @@ def detail_of(reader: JudgeReader, counted: RunFigures | None, query: RunQuery) 
         view = slices_view(slices, threshold)
     cells = fresh.cells if fresh else reader.cells
     codes = reader.codes()
+    listed = _list(reader, query, fresh, cells, query.wanted.but(threshold=threshold), turned)
+    if isinstance(listed, Refused):
+        problem = listed.message
+        listed = ListView((), 0, sum(cells.values()), 0, False, None, None)
     return Detail(
         judge=reader.judge,
         part=None if figures is None else judge_part(figures, threshold, price_of_run(reader.record)),
@@ -585,8 +619,10 @@ def detail_of(reader: JudgeReader, counted: RunFigures | None, query: RunQuery) 
         choices=choices_of(cells, codes),
         keys=reader.keys() if labelled else (),
         slices=view,
-        outcomes=_list(reader, query, fresh, cells, query.wanted.but(threshold=threshold), turned),
-        pending=(switches is not None and switches.pending) or bool(query.by and labelled and slices is None),
+        outcomes=listed,
+        pending=(switches is not None and switches.pending)
+        or bool(query.by and labelled and slices is None)
+        or listed.searching,
         refused=problem,
     )
 
@@ -598,8 +634,54 @@ def _list(
     cells: Mapping[Cell, int],
     wanted: ListFilter,
     turned: bool,
-) -> ListView:
-    place = reader.moment, reader.record.id, reader.judge, wanted
-    source = decided_list(*place, fresh) if fresh else stored_list(*place, cells, turned)
+) -> ListView | Refused:
+    """Return a page of the list, empty while its words are still being looked for, or why there is none."""
+    source = source_of(reader, wanted, fresh, cells, turned)
     n_all = sum(cells.values())
-    return list_view(source, wanted, n_all, turned, after=query.after, before=query.before, limit=query.limit)
+    if source is None:
+        return ListView((), 0, n_all, 0, False, None, None, searching=True)
+    if isinstance(source, Refused):
+        return source
+    found, n_unsearched = source
+    view = list_view(found, wanted, n_all, turned, after=query.after, before=query.before, limit=query.limit)
+    return replace(view, n_unsearched=n_unsearched)
+
+
+def source_of(
+    reader: JudgeReader,
+    wanted: ListFilter,
+    fresh: Decided | None,
+    cells: Mapping[Cell, int],
+    turned: bool,
+) -> tuple[OutcomeSource, int] | Refused | None:
+    """Return the list with this filter, and how many samples its words were not looked for in.
+
+    None while they are being looked for.
+    """
+    place = reader.moment, reader.record.id, reader.judge, wanted
+    if not wanted.words:
+        if fresh is not None:
+            return memory_list(*place, fresh.outcomes, turned), 0
+        return stored_list(*place, cells, turned), 0
+    searched = reader.searched(wanted.words)
+    if not isinstance(searched, Searched):
+        return searched
+    outcomes = searched.outcomes
+    if fresh is not None:
+        outcomes = tuple(each for each in fresh.outcomes if each.position in searched.found.positions)
+    return memory_list(*place, outcomes, turned), searched.found.n_left_out
+
+
+def beside_found(reader: JudgeReader, wanted: ListFilter, position: int) -> tuple[str | None, str | None]:
+    """Return the ids of the samples before and after a position, among those in which words were found.
+
+    Flags are ignored, as in `neighbours`. Both are None while the words are being looked for.
+    """
+    scoring = reader.record.scoring.get(reader.judge)
+    wanted = wanted.but(threshold=None) if scoring is None else wanted
+    turned = scoring is not None and scoring.turned
+    source = source_of(reader, wanted, None, {}, turned)
+    if source is None or isinstance(source, Refused):
+        return None, None
+    at = reader.moment.lines_at(reader.record.id, reader.judge, [position])
+    return beside(source[0], wanted, at, position)

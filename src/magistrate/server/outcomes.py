@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from math import inf, isfinite
+from math import inf, isfinite, nextafter
 from typing import Any, Literal, Protocol
 
 from magistrate._text import shorten
@@ -15,6 +15,7 @@ from magistrate.report.counts import KNOWN, JudgeScores, count_outcomes, is_righ
 from magistrate.report.values import JudgeReport
 from magistrate.store import RunRecord, Snapshot
 from magistrate.store.outcome_lists import Cell, Direction, OutcomeLine, Scored
+from magistrate.store.sample_search import BareOutcome
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcome, Verdict
 
 AT_ONCE = 30
@@ -24,7 +25,7 @@ FAILED, ABSTAINED, UNLABELLED = "-failed", "-abstained", "-"
 """Words in addresses that are no labels."""
 KINDS = {FAILED: "failure", ABSTAINED: "abstention"}
 
-Order = Literal["sample", "score"]
+Order = Literal["sample", "score", "lowest"]
 Right = Literal["right", "wrong"]
 
 
@@ -32,15 +33,20 @@ Right = Literal["right", "wrong"]
 class ListFilter:
     """Conditions that listed outcomes must all meet, and their order.
 
-    `said` is a label, `FAILED` or `ABSTAINED`; `truth` a label or `UNLABELLED`. `threshold`, in [0, 1] of
+    `said` is a label, `FAILED` or `ABSTAINED`; `truth` a label or `UNLABELLED`. Each word of `q` must occur
+    in the sample's texts or id. Scores are from `least` to `most`, both included. `threshold`, in [0, 1] of
     the judge's own scores, decides between faithful and hallucinated; None keeps the labels as judged.
-    `flag` are kinds of claims by which a rubric's verdicts are decided again.
+    `flag` are kinds of claims by which a rubric's verdicts are decided again. The `order` is that of the
+    samples, the highest score first, or the lowest.
     """
 
     said: str | None = None
     truth: str | None = None
     right: Right | None = None
     code: str | None = None
+    q: str | None = None
+    least: float | None = None
+    most: float | None = None
     order: Order = "sample"
     threshold: float | None = None
     flag: tuple[str, ...] = ()
@@ -50,13 +56,33 @@ class ListFilter:
         """The conditions that are set, as fields of an address's query."""
         given = {name: getattr(self, name) for name in self.__dataclass_fields__}
         given["order"] = None if self.order == "sample" else self.order
-        given["threshold"] = None if self.threshold is None else repr(self.threshold)
+        for name in ("threshold", "least", "most"):
+            given[name] = None if given[name] is None else repr(given[name])
         return {name: value for name, value in given.items() if value not in (None, ())}
 
     @property
     def chooses(self) -> bool:
         """Whether the filter leaves out any outcome."""
-        return (self.said, self.truth, self.right, self.code) != (None, None, None, None)
+        given = (self.said, self.truth, self.right, self.code, self.q)
+        return self.is_ranged or any(each is not None for each in given)
+
+    @property
+    def is_ranged(self) -> bool:
+        """Whether only some scores are listed."""
+        return self.least is not None or self.most is not None
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The scores that are listed: from the first on, and below the second."""
+        return (
+            -inf if self.least is None else self.least,
+            inf if self.most is None else nextafter(self.most, inf),
+        )
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that must occur in a sample."""
+        return tuple((self.q or "").split())
 
     def but(self, **changes: Any) -> ListFilter:
         """Return a copy with other conditions."""
@@ -90,8 +116,9 @@ class ListView:
     """A page of the list. `n` of the judge's `n_all` outcomes match the filter.
 
     `earlier` and `later` are cursors of the pages before and after it, None at an end. With `by_score`, the
-    highest score comes first, and outcomes without a score, `n_unscored` of the matching ones, are left
-    out.
+    highest score comes first, or the lowest if so ordered, and outcomes without a score, `n_unscored` of the
+    matching ones, are left out. While `searching`, the words are still being looked for and nothing is
+    listed. They were not looked for in the run's last `n_unsearched` samples.
     """
 
     lines: tuple[ListLine, ...]
@@ -101,6 +128,8 @@ class ListView:
     by_score: bool
     earlier: str | None
     later: str | None
+    searching: bool = False
+    n_unsearched: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +206,7 @@ class StoredList:
     @property
     def by_score(self) -> bool:
         """Whether it is ordered by score, by request or because only parts of cells are listed."""
-        return self.wanted.order == "score" or not all(each.whole for each in self.ranges)
+        return self.wanted.order != "sample" or not all(each.whole for each in self.ranges)
 
     def lines(self, beyond: Cursor | None, direction: Direction, limit: int) -> list[OutcomeLine]:
         """Return the next outcomes `after` or `before` a cursor, in the order of the list."""
@@ -227,7 +256,12 @@ def _ranges_of(cell: Cell, wanted: ListFilter, turned: bool) -> list[CellRange]:
         low, high = KNOWN if turned else KNOWN[::-1]
         parts = [CellRange(cell, low, -inf, edge), CellRange(cell, high, edge, inf)]
     kept = [each for each in parts if fits(wanted, cell.kind, each.said, cell.gold)]
-    return [CellRange(cell, cell.label)] if len(kept) > 1 else kept
+    kept = [CellRange(cell, cell.label)] if len(kept) > 1 else kept
+    if not wanted.is_ranged:
+        return kept
+    least, end = wanted.range
+    cut = (replace(each, low=max(each.low, least), high=min(each.high, end)) for each in kept)
+    return [each for each in cut if cell.kind == "verdict" and each.low < each.high]
 
 
 def said_at(threshold: float, score: float, turned: bool) -> str:
@@ -268,7 +302,7 @@ def list_view(
     by_score = source.by_score
     cursor = Cursor.parse(before or after or "", by_score)
     direction: Direction = "before" if before and cursor else "after"
-    lines = source.lines(cursor, direction, limit + 1)
+    lines = next_lines(source, wanted, cursor, direction, limit + 1)
     further = len(lines) > limit
     lines = lines[-limit:] if direction == "before" else lines[:limit]
     began = cursor is None
@@ -285,6 +319,18 @@ def list_view(
     )
 
 
+def next_lines(
+    source: OutcomeSource, wanted: ListFilter, beyond: Cursor | None, direction: Direction, limit: int
+) -> list[OutcomeLine]:
+    """Return the next outcomes `after` or `before` a cursor, in the order of the filter.
+
+    The lowest score first is the list of a source backwards.
+    """
+    if wanted.order != "lowest":
+        return source.lines(beyond, direction, limit)
+    return source.lines(beyond, "before" if direction == "after" else "after", limit)[::-1]
+
+
 def neighbours(
     moment: Snapshot, run_id: str, judge: str, wanted: ListFilter, position: int
 ) -> tuple[str | None, str | None]:
@@ -298,13 +344,19 @@ def neighbours(
         wanted = wanted.but(threshold=None)
     turned = scoring is not None and scoring.turned
     source = stored_list(moment, run_id, judge, wanted, moment.cells(run_id, judge), turned)
+    return beside(source, wanted, moment.lines_at(run_id, judge, [position]), position)
+
+
+def beside(
+    source: OutcomeSource, wanted: ListFilter, at: Sequence[OutcomeLine], position: int
+) -> tuple[str | None, str | None]:
+    """Return the ids of the samples before and after a position of a list; `at` is the outcome there."""
     cursor = Cursor(position)
     if source.by_score:
-        found = moment.lines_at(run_id, judge, [position])
-        if not found or found[0].score is None:
+        if not at or at[0].score is None:
             return None, None
-        cursor = Cursor(position, found[0].score)
-    before, after = source.lines(cursor, "before", 1), source.lines(cursor, "after", 1)
+        cursor = Cursor(position, at[0].score)
+    before, after = (next_lines(source, wanted, cursor, where, 1) for where in ("before", "after"))
     return (before[0].sample_id if before else None), (after[0].sample_id if after else None)
 
 
@@ -330,25 +382,13 @@ def _line(line: OutcomeLine, wanted: ListFilter, turned: bool) -> ListLine:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Flagged:
-    """An outcome decided by other kinds of claims, with the fields for filtering and sorting."""
-
-    position: int
-    kind: str
-    label: str | None
-    gold: str | None
-    score: float | None
-    code: str | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """A judge's verdicts decided by other kinds of claims: report, scores, and all outcomes in order."""
 
     report: JudgeReport
     scores: JudgeScores
-    outcomes: tuple[Flagged, ...]
+    outcomes: tuple[BareOutcome, ...]
 
     @property
     def cells(self) -> dict[Cell, int]:
@@ -389,81 +429,90 @@ def decided(moment: Snapshot, record: RunRecord, judge: str, flag: Sequence[str]
     )
 
 
-def _flagged(position: int, outcome: Outcome, gold: str | None) -> Flagged:
+def _flagged(position: int, outcome: Outcome, gold: str | None) -> BareOutcome:
     match outcome:
         case Verdict():
-            return Flagged(position, "verdict", outcome.label, gold, outcome.score, None)
+            return BareOutcome(position, "verdict", outcome.label, gold, outcome.score, None)
         case Failure():
-            return Flagged(position, "failure", None, gold, None, outcome.code)
+            return BareOutcome(position, "failure", None, gold, None, outcome.code)
         case Abstention():
-            return Flagged(position, "abstention", None, gold, None, outcome.reason)
+            return BareOutcome(position, "abstention", None, gold, None, outcome.reason)
 
 
 @dataclass(frozen=True, slots=True)
-class DecidedList:
-    """The list with verdicts decided by other kinds of claims; `found` are the matching
-    outcomes, in order.
+class MemoryList:
+    """A list whose matching outcomes, `found`, are in memory, in order: verdicts that were decided again, or
+    samples in which words were found.
     """
 
     moment: Snapshot
     run_id: str
     judge: str
     by_score: bool
-    found: tuple[Flagged, ...]
+    found: tuple[BareOutcome, ...]
     n: int
     n_unscored: int
 
     def lines(self, beyond: Cursor | None, direction: Direction, limit: int) -> list[OutcomeLine]:
         """Return the next outcomes `after` or `before` a cursor."""
-        keys = [self._key(each.position, each.score) for each in self.found]
-        start, end = 0, len(keys)
+        start, end = 0, len(self.found)
         if beyond is not None:
-            edge = self._key(beyond.position, beyond.score)
+            edge = self._key(beyond)
             if direction == "after":
-                start = bisect_right(keys, edge)
+                start = bisect_right(self.found, edge, key=self._key)
             else:
-                end = bisect_left(keys, edge)
-        first, last = (max(end - limit, 0), end) if direction == "before" else (start, start + limit)
+                end = bisect_left(self.found, edge, key=self._key)
+        first, last = (max(end - limit, start), end) if direction == "before" else (start, start + limit)
         chosen = self.found[first:last]
         texts = {
             line.position: line
             for line in self.moment.lines_at(self.run_id, self.judge, [each.position for each in chosen])
         }
-        return [
-            replace(texts[each.position], label=each.label, score=each.score, probability=None)
-            for each in chosen
-            if each.position in texts
-        ]
+        return [_said_now(each, texts[each.position]) for each in chosen if each.position in texts]
 
     def count(self) -> tuple[int, int]:
         """Return the number of matching outcomes, and how many of them have no score."""
         return self.n, self.n_unscored
 
-    def _key(self, position: int, score: float | None) -> tuple[float, int]:
-        return (-(score or 0.0), position) if self.by_score else (0.0, position)
+    def _key(self, at: BareOutcome | Cursor) -> tuple[float, int]:
+        return (-(at.score or 0.0), at.position) if self.by_score else (0.0, at.position)
 
 
-def decided_list(
-    moment: Snapshot, run_id: str, judge: str, wanted: ListFilter, found: Decided
-) -> DecidedList:
-    """Return the list of a judge's outcomes with the verdicts decided again."""
-    turned, at = found.report.turned, wanted.threshold
+def _said_now(outcome: BareOutcome, stored: OutcomeLine) -> OutcomeLine:
+    """Return the line with the outcome's label and score. Another verdict has no probability."""
+    if (outcome.label, outcome.score) == (stored.label, stored.score):
+        return stored
+    return replace(stored, label=outcome.label, score=outcome.score, probability=None)
 
-    def said(each: Flagged) -> str | None:
+
+def memory_list(
+    moment: Snapshot,
+    run_id: str,
+    judge: str,
+    wanted: ListFilter,
+    found: Iterable[BareOutcome],
+    turned: bool,
+) -> MemoryList:
+    """Return the list of those of a judge's outcomes that match the filter."""
+    at, (least, end) = wanted.threshold, wanted.range
+
+    def said(each: BareOutcome) -> str | None:
         if at is None or each.label not in KNOWN or each.score is None:
             return each.label
         return said_at(at, each.score, turned)
 
     fitting = [
         each
-        for each in found.outcomes
-        if fits(wanted, each.kind, said(each), each.gold) and wanted.code in (None, each.code)
+        for each in found
+        if fits(wanted, each.kind, said(each), each.gold)
+        and wanted.code in (None, each.code)
+        and (not wanted.is_ranged or (each.score is not None and least <= each.score < end))
     ]
-    by_score = wanted.order == "score"
+    by_score = wanted.order != "sample"
     scored = [each for each in fitting if each.score is not None]
     if by_score:
         scored.sort(key=lambda each: (-(each.score or 0.0), each.position))
-    return DecidedList(
+    return MemoryList(
         moment=moment,
         run_id=run_id,
         judge=judge,

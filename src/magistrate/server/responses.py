@@ -27,7 +27,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from magistrate._text import seen
+from magistrate._text import counted, seen
 from magistrate._version import __version__
 from magistrate.errors import MagistrateError, SpecError, StoreError
 from magistrate.report.export import json_values
@@ -171,7 +171,7 @@ def _environment() -> Environment:
         "metric_name": metric_name,
         "version": __version__,
     }
-    made.filters |= {"ago": ago, "moment": moment, "number": number}
+    made.filters |= {"ago": ago, "counted": counted, "moment": moment, "number": number}
     made.filters |= {"segment": segment, "sent": sent}
     return made
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, Field, ValidationError
@@ -31,6 +31,7 @@ from magistrate.server.outcomes import AT_ONCE, KINDS, ListFilter, ListView, Ord
 from magistrate.server.responses import (
     error_responses,
     json_response,
+    link,
     page,
     query_of,
     run_address,
@@ -228,12 +229,18 @@ def progress_of(run: RunRecord | RunLine, n_done: int, n_failures: int) -> Progr
 
 
 MOST_LISTED = 1_000
+LONGEST_SEARCH = 200
 ERRORS = error_responses(404, 422, 503)
-TEXTS = ("said", "truth", "code")
+TEXTS = ("said", "truth", "code", "q")
 """Fields that may hold anything, lone surrogates too, so they are read from the raw query."""
+
+NO_CHOICE = dict.fromkeys(("said", "truth", "right", "code", "q", "least", "most"))
+"""The conditions that leave outcomes out of the list, none of them set."""
 
 Text = Annotated[str | None, Field(max_length=10_000)]
 Cursor = Annotated[str | None, Field(max_length=60)]
+Words = Annotated[str | None, Field(max_length=LONGEST_SEARCH)]
+Score = Annotated[float | None, Field(ge=0, le=1)]
 
 router = APIRouter()
 api = APIRouter(tags=["runs"])
@@ -254,8 +261,9 @@ class FiguresQuery(BaseModel):
 class OutcomesQuery(BaseModel):
     """The requested outcomes of a judge, and the page of their list.
 
-    `said` is a label, `-failed` or `-abstained`; `truth` a label, or `-` for none. `after` and `before` are
-    cursors: the list's `later` and `earlier`.
+    `said` is a label, `-failed` or `-abstained`; `truth` a label, or `-` for none. Each word of `q` must
+    occur in a sample. Scores are from `least` to `most`. `after` and `before` are cursors: the list's `later`
+    and `earlier`.
     """
 
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -264,6 +272,9 @@ class OutcomesQuery(BaseModel):
     truth: Text = None
     right: Right | None = None
     code: Text = None
+    q: Words = None
+    least: Score = None
+    most: Score = None
     order: Order = "sample"
     after: Cursor = None
     before: Cursor = None
@@ -301,6 +312,9 @@ def run_query_of(request: Request, found: FiguresQuery | OutcomesQuery, judge: s
             said=_last(request, "said"),
             truth=_last(request, "truth"),
             code=_last(request, "code"),
+            q=_words(request),
+            least=listed.least,
+            most=listed.most,
             right=listed.right,
             order=listed.order,
             threshold=found.threshold,
@@ -311,6 +325,14 @@ def run_query_of(request: Request, found: FiguresQuery | OutcomesQuery, judge: s
         before=listed.before,
         limit=listed.limit,
     )
+
+
+def _words(request: Request) -> str | None:
+    """Return the words to look for, as they were sent; 422 if there are too many."""
+    found = _last(request, "q")
+    if found is not None and len(found) > LONGEST_SEARCH:
+        raise HTTPException(422, f"words to look for have at most {LONGEST_SEARCH} characters together")
+    return found
 
 
 def _last(request: Request, name: str) -> str | None:
@@ -334,6 +356,7 @@ def run_page(request: Request, run_id: str, store: RequestStore, query: PagePara
         to=_Links(run_id, query, view.detail.judge if view.detail else None),
         cut=threshold_text,
         box=VIEW_BOX,
+        started=request.app.state.starter.of_run(view.record.id),
     )
 
 
@@ -400,16 +423,20 @@ class _Links:
     @property
     def everything(self) -> str:
         """The list without any filter."""
-        return self._with(said=None, truth=None, right=None, code=None)
+        return self._with(**NO_CHOICE)
+
+    def download(self, kind: str) -> str:
+        """Return the address of a file with the outcomes of the list."""
+        return link(self.act("download"), format=kind, judge=self._judge, **self._query.wanted.query)
 
     def cell(self, truth: str, said: str) -> str:
         """Return the address of the outcomes in a cell of the matrix."""
-        return f"{self._with(said=said, truth=truth, right=None, code=None)}#samples"
+        return f"{self._with(**{**NO_CHOICE, 'said': said, 'truth': truth})}#samples"
 
     def code(self, kind: str, code: str) -> str:
         """Return the address of the outcomes without a verdict that have this code."""
         word = {kind: word for word, kind in KINDS.items()}[kind]
-        return f"{self._with(said=word, truth=None, right=None, code=code)}#samples"
+        return f"{self._with(**{**NO_CHOICE, 'said': word, 'code': code})}#samples"
 
     def threshold(self, value: float | None) -> str:
         """Return the address with another threshold, or as judged."""

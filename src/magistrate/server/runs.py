@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -24,7 +24,7 @@ from magistrate.server.roles import visitor_of
 from magistrate.server.run import Progress, progress_of
 from magistrate.server.state import RequestStore, StorePool, stores_of
 from magistrate.store import Store
-from magistrate.store.figures import Head, Point, RunFilter, RunLine
+from magistrate.store.figures import Head, Point, RunFilter, RunLine, RunOrder
 
 AT_ONCE = 30
 MOST_AT_ONCE = 100
@@ -32,9 +32,19 @@ IN_A_TREND = 12
 LOOK_SECONDS = 1.0  # interval at which an event stream polls the store
 RUNS_FOLLOWED = 20
 UNDER_WAY = RunFilter(status="running")
+ORDERS = {
+    "": "newest first",
+    "oldest": "oldest first",
+    "best": "best figure first",
+    "worst": "worst figure first",
+    "longest": "longest first",
+    "largest": "most samples first",
+    "name": "by name",
+}
 
 Words = Annotated[str, Query(max_length=200)]
 Choice = Annotated[str, Query(max_length=1000)]
+Order = Literal[RunOrder, ""]
 Number = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 
 router = APIRouter()
@@ -106,13 +116,16 @@ def runs_view(
     store: Store,
     wanted: RunFilter,
     *,
+    order: RunOrder = "newest",
     before: int | None = None,
     after: int | None = None,
     limit: int = AT_ONCE,
 ) -> RunsView:
-    """Return at most `limit` matching runs, newest first: those older than `before` or newer than `after`."""
+    """Return at most `limit` matching runs in this order: the next ones after the run numbered `before`, or
+    those that come before the one numbered `after`.
+    """
     with store.snapshot() as moment:
-        lines = moment.runs(wanted, before=before, after=after, limit=limit + 1)
+        lines = moment.runs(wanted, order=order, before=before, after=after, limit=limit + 1)
         further = len(lines) > limit
         lines = lines[-limit:] if after is not None else lines[:limit]
         trends = moment.trends((line.dataset for line in lines), IN_A_TREND * 4)
@@ -224,25 +237,36 @@ def runs_page(
     model: Choice = "",
     tag: Choice = "",
     status: Choice = "",
+    order: Order = "",
     before: Number = None,
     after: Number = None,
 ) -> Response:
-    """Show the first page: the matching runs, newest first."""
+    """Show the first page: the matching runs, the newest first unless another order is asked for."""
     chosen = {"q": q, "dataset": dataset, "judge": judge, "model": model, "tag": tag, "status": status}
-    view = runs_view(store, filter_of(**chosen), before=before, after=after)
-    return page(request, "runs.html", view=view, chosen=chosen, first=before is None and after is None)
+    view = runs_view(store, filter_of(**chosen), order=order or "newest", before=before, after=after)
+    return page(
+        request,
+        "runs.html",
+        view=view,
+        chosen=chosen,
+        order=order,
+        orders=ORDERS,
+        first=before is None and after is None,
+    )
 
 
 @api.get("/runs", response_model=RunsView, responses=error_responses(422, 503))
 def runs(
     store: RequestStore,
     wanted: Annotated[RunFilter, Depends(filter_of)],
+    order: RunOrder = "newest",
     before: Number = None,
     after: Number = None,
     limit: Annotated[int, Query(ge=1, le=MOST_AT_ONCE)] = AT_ONCE,
 ) -> Response:
-    """List runs, newest first. Pass `older` as `before` for the next page."""
-    return json_response(asdict(runs_view(store, wanted, before=before, after=after, limit=limit)))
+    """List runs, newest first unless `order` says otherwise. Pass `older` as `before` for the next page."""
+    view = runs_view(store, wanted, order=order, before=before, after=after, limit=limit)
+    return json_response(asdict(view))
 
 
 # --- one run changed ------------------------------------------------------------------------------

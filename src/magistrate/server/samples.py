@@ -33,6 +33,7 @@ from magistrate.report.html.outcomes import (
     source_title,
 )
 from magistrate.report.trial import TrialHeard, trial_of
+from magistrate.server.figures import JudgeReader, beside_found
 from magistrate.server.outcomes import ALL, ListFilter, neighbours
 from magistrate.server.responses import (
     error_responses,
@@ -43,7 +44,7 @@ from magistrate.server.responses import (
     sample_address,
 )
 from magistrate.server.run import PageParams, judge_of
-from magistrate.server.state import RequestStore
+from magistrate.server.state import RequestStore, RunCache, run_cache_of
 from magistrate.store import Store
 from magistrate.store.outcome_lists import Elsewhere
 from magistrate.types import Abstention, Claim, Outcome, Sample, Span, Step, Verdict
@@ -56,8 +57,12 @@ HEATED = 30_000  # characters of an output under a heat map
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimLine(ClaimRow):
-    """A claim in the list. `in_output` and `in_context` are set if its words are marked there."""
+    """A claim in the list. `in_output` and `in_context` are set if its words are marked there.
 
+    `doubted` is set if the model that wrote it holds another kind for likelier.
+    """
+
+    doubted: bool
     in_output: bool
     in_context: bool
 
@@ -140,6 +145,7 @@ def _line(number: int, claim: Claim, sample: Sample) -> ClaimLine:
         place=row.place,
         probability=row.probability,
         reasoning=claim.reasoning if len(claim.reasoning) <= REASONING else claim.reasoning[:REASONING] + "…",
+        doubted=claim.probability is not None and claim.probability < 0.5,
         in_output=_stands(claim.output_quote, sample.output),
         in_context=_stands(claim.context_quote, beside),
     )
@@ -352,8 +358,9 @@ class Judged:
 class SampleView:
     """A sample with its outcomes.
 
-    `position` is its number in the run, from 0, of `n_samples`. `judges` are all judges of the run, even
-    without an outcome for this sample. `judge` is the selected one, None in a run without judges.
+    `model` is the one that the selected judge calls, `none` if it is code. `position` is the sample's number
+    in the run, from 0, of `n_samples`. `judges` are all judges of the run, even without an outcome for this
+    sample. `judge` is the selected one, None in a run without judges.
     `previous` and `next` are ids. `elsewhere` has outcomes of the same sample in other runs, newest first.
     """
 
@@ -384,12 +391,14 @@ def sample_view(
     judge: str | None = None,
     *,
     wanted: ListFilter = ALL,
+    cache: RunCache | None = None,
     all_steps: bool = False,
 ) -> SampleView:
     """Return the sample, with the steps of `judge` (by default the run's first judge) or of all judges.
 
-    The samples before and after it are those of the list filtered by `wanted`, by default of the run.
-    Raises `SpecError` if there is no such run, sample or judge.
+    The samples before and after it are those of the list filtered by `wanted`, by default of the run. Words
+    are looked for by `cache`, and ignored without it. Raises `SpecError` if there is no such run, sample or
+    judge.
     """
     with store.snapshot() as moment:
         record = moment.record(run_id)
@@ -402,7 +411,10 @@ def sample_view(
             (found[chosen],) = moment.outcomes(run_id, judge=chosen, sample_id=sample_id, with_steps=True)
         position = moment.position(run_id, sample_id)
         assert position is not None, "the sample was found"
-        if wanted.query and chosen is not None:
+        if cache is not None and wanted.words and chosen is not None:
+            reader = JudgeReader(moment, cache, store.seen(record), chosen)
+            before, after = beside_found(reader, wanted, position)
+        elif wanted.query and chosen is not None:
             before, after = neighbours(moment, run_id, chosen, wanted, position)
         else:
             before, after = moment.beside(run_id, position)
@@ -410,7 +422,7 @@ def sample_view(
             run_id=run_id,
             run_name=record.name,
             dataset=record.dataset,
-            model=record.model,
+            model=record.recipes[chosen].model if chosen in record.recipes else record.model,
             position=position,
             n_samples=record.n_samples,
             sample=sample,
@@ -458,7 +470,7 @@ def id_in_query(request: Request) -> str:
 
 def _page(request: Request, store: Store, run_id: str, sample_id: str, wanted: ListFilter) -> Response:
     judge = query_of(request).get("judge", [""])[-1] or None
-    view = sample_view(store, run_id, sample_id, judge, wanted=wanted)
+    view = sample_view(store, run_id, sample_id, judge, wanted=wanted, cache=run_cache_of(request))
     outcome = view.judged.outcome if view.judged else None
     return page(
         request,

@@ -32,7 +32,8 @@ class Settings:
     is disconnected. One address may have `connections_each` connections at a time. A session lasts
     `session_seconds`. With `watch`, the server receives spans over OTLP, within the limits `otlp`, and over
     gRPC at `grpc_port`, if set. They are judged by its `rules`; `rule_file` defines further actions.
-    `guard` is the judge of `POST /api/guard`, `guard_model` its model. Raises `SpecError`.
+    `guard` is the judge of `POST /api/guard`, `guard_model` its model. Runs that are started from the page
+    may call the installed models, and `run_models`. Raises `SpecError`.
     """
 
     store: str = field(repr=False)
@@ -53,6 +54,7 @@ class Settings:
     grpc_port: int | None = None
     guard: str = DEFAULT_JUDGE
     guard_model: str | None = None
+    run_models: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         place_of(self.store)

@@ -6,15 +6,13 @@ database refuses to change or delete entries; see `migrations.seal_audit_log`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection, insert, select
 
 from magistrate.errors import InputError
-from magistrate.store.schema import audit_log
+from magistrate.store.schema import StorePart, audit_log
 
 LONGEST = 500  # characters of an object or of details
 
@@ -55,10 +53,13 @@ def parse_moment(text: str) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditLog:
+class AuditLog(StorePart):
     """The entries of the audit log, available as `store.audit`."""
 
-    _reading: Callable[[], AbstractContextManager[Connection]]
+    def add(self, by: str, action: str, object: str, details: str = "") -> None:
+        """Add an entry for an action that changes nothing in the store itself."""
+        with self._writing() as connection:
+            log_change(connection, by, action, object, datetime.now(UTC), details)
 
     def entries(
         self, *, limit: int, who: str | None = None, since: datetime | None = None, before: int | None = None

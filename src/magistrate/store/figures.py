@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, case, delete, exists, func, insert, not_, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, case, delete, exists, func, insert, not_, or_, select
 
 from magistrate.datasets.rows import Unread, unread_of
 from magistrate.store.codec import loads, recipes_from
@@ -68,7 +69,8 @@ def keep_figures(connection: Connection, run_id: str, revision: int, kept: Seque
 class RunFilter:
     """Conditions that runs must all meet.
 
-    Each of `words` must occur in a run's name, id, data, model, judges or tags.
+    Each of `words` must occur in a run's name, id, data, model, judges or tags. `digest` is that of the data,
+    `version` the stored set that was read, such as `refunds@2`.
     """
 
     words: tuple[str, ...] = ()
@@ -77,6 +79,8 @@ class RunFilter:
     judge: str | None = None
     model: str | None = None
     status: str | None = None
+    digest: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +135,10 @@ def _conditions(wanted: RunFilter) -> Iterator[ColumnElement[bool]]:
     for column in ("dataset", "model", "status"):
         if (value := getattr(wanted, column)) is not None:
             yield runs.c[column] == value
+    if wanted.digest is not None:
+        yield runs.c.dataset_digest == wanted.digest
+    if wanted.version is not None:
+        yield runs.c.dataset_version == wanted.version
     if wanted.tag is not None:
         yield exists().where(run_tags.c.run_id == runs.c.id, run_tags.c.tag == wanted.tag)
     if wanted.judge is not None:
@@ -147,6 +155,35 @@ def _conditions(wanted: RunFilter) -> Iterator[ColumnElement[bool]]:
 
 
 EVERY_RUN = RunFilter()
+
+RunOrder = Literal["newest", "oldest", "best", "worst", "longest", "largest", "name"]
+SHARE = "hallucinated_share"
+"""The metric that says how much was called hallucinated, and not how well that was judged."""
+LAST = -1e300  # where runs without a value stand
+
+
+def _order(order: RunOrder, wanted: RunFilter) -> tuple[ColumnElement[Any], bool]:
+    """Return what runs are sorted by, and whether the greatest comes first. Of `best` and `worst` it is the
+    main metric of the wanted judge, else that of the run's best or worst one.
+    """
+    mine = [figures.c.run_id == runs.c.id, figures.c.metric != SHARE]
+    if wanted.judge is not None:
+        mine.append(figures.c.judge == wanted.judge)
+    match order:
+        case "best":
+            best = select(func.max(figures.c.value)).where(*mine).scalar_subquery()
+            return func.coalesce(best, LAST), True
+        case "worst":
+            worst = select(func.min(figures.c.value)).where(*mine).scalar_subquery()
+            return func.coalesce(worst, -LAST), False
+        case "longest":
+            return func.coalesce(runs.c.seconds, LAST), True
+        case "largest":
+            return func.coalesce(runs.c.n_total, -1), True
+        case "name":
+            return func.lower(func.coalesce(runs.c.name, runs.c.id)), False
+        case _:
+            return runs.c.number, order == "newest"
 
 
 class RunLists:
@@ -170,19 +207,29 @@ class RunLists:
         self,
         wanted: RunFilter = EVERY_RUN,
         *,
+        order: RunOrder = "newest",
         before: int | None = None,
         after: int | None = None,
         limit: int,
     ) -> list[RunLine]:
-        """Return at most `limit` runs, newest first: the next older than `before`, or newer than `after`."""
+        """Return at most `limit` runs in this order: those that come next after the run numbered `before`, or
+        those that come before the one numbered `after`. Of equal ones the newer comes first.
+
+        From the beginning, if the run of that number is gone and the order is not by age.
+        """
         asked = select(*_LINE, runs.c.recipes, runs.c.settings).where(*_conditions(wanted))
-        if after is not None:
-            asked = asked.where(runs.c.number > after).order_by(runs.c.number.asc())
-        else:
-            asked = asked.order_by(runs.c.number.desc())
-            if before is not None:
-                asked = asked.where(runs.c.number < before)
-        rows = sorted(self._connection.execute(asked.limit(limit)).all(), key=lambda row: -row.number)
+        key, greatest_first = _order(order, wanted)
+        back = after is not None
+        number, down = runs.c.number, greatest_first != back
+        if (at := after if back else before) is not None:
+            edge = at if key is number else self._connection.scalar(select(key).where(number == at))
+            if edge is not None:
+                equal = and_(key == edge, number > at if back else number < at)
+                asked = asked.where(or_(key < edge if down else key > edge, equal))
+        asked = asked.order_by(key.desc() if down else key.asc(), number.asc() if back else number.desc())
+        rows = list(self._connection.execute(asked.limit(limit)).all())
+        if back:
+            rows.reverse()
         ids = [row.id for row in rows]
         tags: dict[str, list[str]] = {}
         for run_id, tag in self._connection.execute(select(run_tags).where(run_tags.c.run_id.in_(ids))):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic_core import from_json
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
-from magistrate.store.codec import loads
+from magistrate.store.codec import loads, recipes_from
 from magistrate.store.schema import of_row, outcomes, run_samples, runs, samples
 
 Direction = Literal["after", "before"]
@@ -57,7 +57,7 @@ class OutcomeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """A judge's outcome for the identical sample in another run."""
+    """A judge's outcome for the identical sample in another run. `model` is the one that the judge calls."""
 
     run_id: str
     name: str | None
@@ -259,7 +259,7 @@ class OutcomeLists:
         )
         others = (
             select(run_samples.c.run_id, run_samples.c.position, run_samples.c.sample_id)
-            .add_columns(runs.c.number, runs.c.name, runs.c.model)
+            .add_columns(runs.c.number, runs.c.name, runs.c.model, runs.c.recipes)
             .join(runs, runs.c.id == run_samples.c.run_id)
             .where(run_samples.c.sample_key == key, run_samples.c.run_id != run_id)
             .order_by(runs.c.number.desc())
@@ -269,11 +269,17 @@ class OutcomeLists:
         said = [outcomes.c[name] for name in Elsewhere.__dataclass_fields__ if name not in others.c]
         about = [others.c[name] for name in Elsewhere.__dataclass_fields__ if name in others.c]
         asked = (
-            select(*about, *said)
+            select(*about, *said, others.c.recipes)
             .join(
                 outcomes, and_(outcomes.c.run_id == others.c.run_id, outcomes.c.position == others.c.position)
             )
             .order_by(others.c.number.desc(), outcomes.c.judge)
             .limit(limit)
         )
-        return [of_row(Elsewhere, row) for row in self._connection.execute(asked)]
+        found = []
+        for row in self._connection.execute(asked):
+            values = dict(row._mapping)
+            recipe = recipes_from(values.pop("recipes")).get(values["judge"])
+            # A judge of code calls no model, even if another judge of its run does.
+            found.append(Elsewhere(**values | ({} if recipe is None else {"model": recipe.model})))
+        return found

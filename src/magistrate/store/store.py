@@ -21,6 +21,7 @@ from magistrate.errors import InputError, SpecError, StoreError
 from magistrate.store.audit import AuditLog, log_change
 from magistrate.store.codec import dumps, recipes_body, sample_body, scoring_body
 from magistrate.store.connection import RunLock, explained, held, hold, open_engine, place_of
+from magistrate.store.dataset_lists import DatasetLists
 from magistrate.store.datasets import DatasetShelf
 from magistrate.store.figures import KeptFigures, RunLists, keep_figures
 from magistrate.store.labels import Labels
@@ -38,6 +39,7 @@ from magistrate.store.runs import (
     resolve,
     shown,
 )
+from magistrate.store.sample_search import SampleSearch
 from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
 from magistrate.store.users import Users
@@ -50,7 +52,7 @@ _IDS_TRIED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(RunLists, OutcomeLists, WatchLists):
+class Snapshot(RunLists, DatasetLists, OutcomeLists, SampleSearch, WatchLists):
     """A consistent view of the store at one moment, valid inside the `with` that created it.
 
     Methods with a run id raise `SpecError` if there is no run of exactly this id.
@@ -190,7 +192,7 @@ class Store(DatasetShelf):
     @property
     def audit(self) -> AuditLog:
         """Who changed what and when."""
-        return AuditLog(self._reading)
+        return AuditLog(self._writing, self._reading)
 
     @property
     def rule_edits(self) -> RuleEdits:
