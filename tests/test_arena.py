@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from magistrate import Run, ScriptedEngine
 from magistrate.analysis.arena import ArenaReport
 from magistrate.analysis.pairing import rounds_for, swiss_pairs
 from magistrate.api.arena import ArenaSpec, arena
-from magistrate.errors import EngineError, InputError
+from magistrate.errors import EngineError, InputError, SpecError
 from magistrate.judges.committee import Committee, Member, members_of
+from magistrate.judges.cross_examination import CrossExamination
+from magistrate.report.terminal import print_outcome
 from magistrate.runs.limits import Limits
 from magistrate.store import Store
-from magistrate.types import Prompt, Sample, Verdict
+from magistrate.types import Prompt, Sample, Usage, Verdict
 from terminal import Call
 
 CONTEXT = "The house is in Bern. It opens at nine and closes at six."
@@ -104,18 +107,128 @@ def outcomes(report: ArenaReport, store: Path) -> list[Verdict]:
     return [each for each in found if isinstance(each, Verdict)]
 
 
-def test_an_arena_stops_at_its_budget_and_goes_on(tmp_path: Path) -> None:
-    path, store = answers(tmp_path / "a.csv"), tmp_path / "s.db"
+def test_an_arena_stops_at_each_limit_says_what_is_left_and_goes_on(tmp_path: Path) -> None:
+    path = answers(tmp_path / "a.csv")
     whole = held(path, tmp_path / "whole.db", engine())
-    spent = whole.spent.prompt + whole.spent.generated
-    short = held(path, store, engine(), limits=Limits(concurrency=1, max_tokens=spent // 2))
-    assert short.stopped is not None and "max_tokens" in short.stopped
-    assert 0 < short.spent.prompt + short.spent.generated <= spent // 2
-    rest = engine()
-    done = held(path, store, rest)
-    assert done.stopped is None and done.ranking == whole.ranking and done.spent == whole.spent
-    with Store.open(store) as opened:
-        assert len(opened.runs(tag="arena")) == 4, "runs go on, and are not begun anew"
+    assert whole.unplayed == ()
+    usages = [each.usage for each in outcomes(whole, tmp_path / "whole.db")]
+    measures: dict[str, Callable[[Usage], int]] = {
+        "max_tokens": lambda usage: usage.prompt + usage.generated,
+        "max_calls": lambda usage: usage.calls,
+        "max_cost": lambda usage: usage.prompt + 2 * usage.generated,
+    }
+    for name, spent in measures.items():
+        most, dearest = spent(whole.spent) // 2, max(map(spent, usages))
+        store, price = tmp_path / f"{name}.db", "1000000/2000000" if name == "max_cost" else None
+        short = held(path, store, engine(), limits=Limits(concurrency=1, **{name: most}), price=price)
+        assert short.stopped is not None and f"({name})" in short.stopped, name
+        assert 0 < spent(short.spent) < most + dearest, "at most one battle is dearer than all before"
+        first, *others = short.unplayed
+        assert first.left and first.total and sum(first.pairs.values()) == first.left < first.total
+        assert all(each.left is None for each in others), "what is not drawn is not counted"
+        played = short.ranking.n if short.ranking else 0
+        assert 0 < played < whole.ranking.n  # type: ignore[union-attr]
+        done = held(path, store, engine(), price=price)
+        assert done.stopped is None and done.spent == whole.spent
+        assert done.ranking == whole.ranking and done.unplayed == ()
+        with Store.open(store) as opened:
+            assert len(opened.runs(tag="arena")) == 4, "runs go on, and are not begun anew"
+    ticks = iter(range(0, 1000, 100))
+    late = arena(
+        path,
+        ArenaSpec(name="a", columns={name: name for name in NAMES}, judge="novelty"),
+        limits=Limits(max_seconds=150),
+        model=engine(),
+        store=tmp_path / "late.db",
+        clock=lambda: float(next(ticks)),
+    )
+    assert late.stopped == "200 seconds have passed (max_seconds)" and set(late.runs) == {"faithful"}
+    assert [each.phase for each in late.unplayed] == ["round-1", "round-2", "round-3"]
+    with pytest.raises(SpecError, match="max_cost needs a price, and none is known for 'votes'"):
+        held(path, tmp_path / "none.db", engine(), limits=Limits(max_cost=1))
+    assert not (tmp_path / "none.db").exists(), "nothing is begun"
+
+
+def speaks(prompt: Prompt) -> Any:
+    """Attacks the other answer's first words, then asks about its last ones, then repeats itself."""
+    last, text = prompt.messages[-1].text, {part.name: part.text for part in prompt.data()}
+    if last.endswith('"reply".'):
+        return json.dumps({"reply": f"so says the context of {text['mine']}"})
+    if '"challenge", of which' not in last:
+        return vote(prompt)
+    theirs = text["theirs"]
+    if last.count("You said: ") == 1:
+        move, quote = "ask", theirs.split(" ", 1)[1]
+    else:
+        move, quote = "attack", theirs.rsplit(" ", 1)[0]
+    return json.dumps({"challenge": {"move": move, "quote": quote, "text": "who says so"}})
+
+
+def test_both_sides_examine_each_other_until_nothing_new_is_quoted(tmp_path: Path) -> None:
+    path, store, model = answers(tmp_path / "a.csv", n=3), tmp_path / "s.db", engine(speaks)
+    report = held(path, store, model, cross_examine=5)
+    assert report.examined == {"nothing new": 3} and report.stopped is None
+    samples = {each.id: each for each in battles(report, store)}
+    for outcome in outcomes(report, store):
+        sample, found = samples[outcome.sample_id], outcome.details["cross_examination"]
+        texts = {"A": sample.alternatives[0], "B": sample.output or ""}
+        assert [len(each) for each in found["rounds"]] == [2, 2], "the third only repeated"
+        for each in (one for said in found["rounds"] for one in said):
+            start, end = each["at"]
+            assert texts[each["side"]][start:end] == each["quote"] and each["reply"]
+        assert [each["move"] for each in found["rounds"][1]] == ["ask", "ask"]
+    heard = [
+        each for each in model.prompts if "Side A attacked these words of answer B" in each.messages[-1].text
+    ]
+    assert heard and len(heard) == sum(
+        step.verb == "choose" or "of one mind" in str(step.prompt)
+        for each in outcomes(report, store)
+        for step in each.steps
+    ), "whoever votes or argues has read it"
+    said = {part.text for each in heard for part in each.data() if part.name == "exchange"}
+    assert "who says so" in said, "it is data, and no part of the template"
+    asked = len(model.prompts)
+    assert held(path, store, model, cross_examine=5) == report and len(model.prompts) == asked
+    terminal = Console(record=True, width=200)
+    shown = outcomes(report, store)[0]
+    print_outcome(shown, samples[shown.sample_id], terminal)
+    text = terminal.export_text()
+    assert "cross-examination" in text and "attacks, and quotes" in text and "who says so" in text
+    plain = held(path, tmp_path / "t.db", engine())
+    assert plain.examined == {} and "cross_examination" not in outcomes(plain, tmp_path / "t.db")[0].details
+
+
+def test_who_speaks_and_what_ends_an_examination() -> None:
+    sample = Sample(
+        "s",
+        f"{WORDS['best']} 1",
+        (CONTEXT,),
+        "Number 1?",
+        alternatives=(f"{WORDS['poor']} 1",),
+        metadata={"model_a": "best", "model_b": "poor"},
+    )
+
+    def judged(script: Any, **more: Any) -> Any:
+        committee = Committee(members_of(()), examination=CrossExamination(2, **more))
+        return asyncio.run(committee.judge(sample, engine(script)))
+
+    def rests(prompt: Prompt) -> Any:
+        last = prompt.messages[-1].text
+        if last.endswith('"reply".'):
+            return json.dumps({"reply": "so it is"})
+        return '{"challenge": {"move": "rest"}}' if '"challenge", of which' in last else vote(prompt)
+
+    own, rest = engine(speaks, "own"), engine(rests, "rest")
+    verdict = judged(vote, speakers={"best": own, "poor": rest})
+    (first, second), rested = verdict.details["cross_examination"]["rounds"], rest.prompts
+    assert [each["side"] for each in (*first, *second)] == ["A", "A"] and len(own.prompts) == 2
+    assert len(rested) == 4, "it is asked to challenge, and to reply"
+    silent = judged(rests)
+    assert silent.details["cross_examination"] == {"rounds": [], "ended": "nothing new", "steered": []}
+    with pytest.raises(EngineError, match="gone"):
+        judged(vote, speakers={"best": own, "poor": engine([EngineError("gone")])})
+    with pytest.raises(SpecError, match="1 to 5 rounds"):
+        CrossExamination(6)
 
 
 def test_a_committee_counts_its_members_and_fails_without_them(tmp_path: Path) -> None:

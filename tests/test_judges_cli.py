@@ -173,6 +173,36 @@ def test_a_new_courtroom_works_as_it_is(call: Call, script: Script) -> None:
     assert tried.code == 0 and "no charge was brought" in tried.out
 
 
+def test_a_new_judge_of_a_panel_works_as_it_is(call: Call, script: Script) -> None:
+    orders = [{"first": 0.8, "second": 0.1, "tie": 0.1}, {"first": 0.1, "second": 0.8, "tie": 0.1}]
+    for kind, answers, told in (
+        ("jury", [], "of 2 say hallucinated: novelty "),
+        ("geval", [{"2": 0.7, "1": 0.2}], "── geval  met  score .78"),
+        ("pairwise", orders, "── pairwise  better  score .85"),
+    ):
+        assert call("new", kind, "--json").data["kind"] == kind
+        text = Path(f"{kind}.yaml").read_text(encoding="utf-8")
+        assert "JUDGE_NAME" not in text and max(map(len, text.splitlines())) <= 80, kind
+        script(answers)
+        tried = call("try", f"{kind}.yaml")
+        assert tried.code == 0 and told in tried.out, kind
+    script([])
+    for kind, old, new, message in (
+        ("jury", "- novelty", "- noveltie", "jury.yaml, line 24, members.0: unknown judge 'noveltie'"),
+        ("jury", "- detector", "- relevance", "jury.yaml, line 14, kind: a jury"),
+        ("jury", "- detector", "- jury.yaml", "members.1: jury.yaml has itself among"),
+        ("geval", "#scale: 2", "scale: 4", "a scale has 2, 3, 5 grades, got 4"),
+        ("pairwise", "kind: pairwise", "kind: pairs", "kind: must be one of jury, geval, pairwise"),
+        ("pairwise", "#ties: true", "tie: true", "pairwise.yaml, line"),
+    ):
+        path = Path(f"{kind}.yaml")
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        done = call("show", f"{kind}.yaml")
+        assert done.code == 2 and message in " ".join(done.err.split()), (kind, done.err)
+        path.write_text(text, encoding="utf-8")
+
+
 def test_new_for_machines_and_elsewhere(call: Call) -> None:
     Path("a folder").mkdir()
     done = call("new", "tone", "--to", "a folder", "--json")

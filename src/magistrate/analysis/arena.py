@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from magistrate.analysis.ranking import Ranking
@@ -39,11 +39,29 @@ class Standing:
         return fields_of(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Unplayed:
+    """What a limit left over in a phase: `left` of `total` items, None where that is not drawn yet.
+
+    `pairs` counts the battles left over by the names of the two candidates.
+    """
+
+    phase: str
+    left: int | None = None
+    total: int | None = None
+    pairs: Mapping[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain JSON values."""
+        return fields_of(self)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaReport:
     """Ranks and faithful shares of an arena's candidates, with the underlying run of each phase.
 
-    `ranking` is None if there was no battle. `stopped` names the limit that ended the arena early.
+    `ranking` is None if there was no battle. `stopped` names the limit that ended the arena early, and
+    `unplayed` what it left over. `examined` counts the reasons why cross-examinations ended.
     """
 
     name: str
@@ -53,6 +71,8 @@ class ArenaReport:
     runs: Mapping[str, str]
     spent: Usage
     stopped: str | None = None
+    unplayed: tuple[Unplayed, ...] = ()
+    examined: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON values."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from magistrate.cli.options import Assignment, json_option, run_option, store_option
+from magistrate.cli.options import Assignment, json_option, limit_options, run_option, store_option
 from magistrate.cli.output import console, print_json
-from magistrate.runs.options import CONCURRENT, GIVE_UP, MODEL, TIME_FOR_VERDICT, TOKENS
+from magistrate.runs.options import LIMITS, MODEL, PRICE
 
 EXAMPLE = (
     "Example: magistrate arena answers.csv --app ours --app theirs; "
@@ -47,16 +47,22 @@ EXAMPLE = (
     type=click.IntRange(1),
     help="How often candidates are paired (default: as often as it takes).",
 )
+@click.option(
+    "--cross-examine",
+    type=click.IntRange(0, 5),
+    default=0,
+    metavar="ROUNDS",
+    show_default=True,
+    help="How often both sides of a battle may attack or question the other's answer before the vote.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of pairs, sides and intervals.")
 @click.option("--name", help="What the arena and its runs are called (default: the file's name).")
 @click.option(
     "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
 )
 @run_option(MODEL)
-@run_option(TOKENS)
-@run_option(CONCURRENT)
-@run_option(TIME_FOR_VERDICT)
-@run_option(GIVE_UP)
+@run_option(PRICE)
+@limit_options
 @store_option
 @json_option
 def command(
@@ -68,18 +74,14 @@ def command(
     name: str | None,
     store: str | None,
     as_json: bool,
-    concurrency: int,
-    deadline: float,
-    give_up_after: int,
-    max_tokens: int | None,
     **how: Any,
 ) -> int:
     """Rank applications or models by battles over the questions in FILE, with the share of faithful answers.
 
     Answers are columns of FILE, or written by models. A committee votes on pairs of answers, discusses once
     if its members differ, and votes again. Pairs are chosen by Swiss rounds. Every call is stored in a run.
-    If a limit or an error ends it, run the same command again to continue. Exits with 3 if the arena is not
-    finished, or if the battles do not connect all candidates.
+    Limits hold for all phases together. If a limit or an error ends it, run the same command again to
+    continue. Exits with 3 if the arena is not finished, or if the battles do not connect all candidates.
     """
     from magistrate.api.arena import ArenaSpec, arena
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
@@ -89,7 +91,8 @@ def command(
     from magistrate.runs.limits import Limits
     from magistrate.runs.progress import ProgressBar
 
-    settings = EngineSettings(concurrency=concurrency)
+    limits = Limits(**{option.name: how.pop(option.name) for option in LIMITS})
+    settings = EngineSettings(concurrency=limits.concurrency)
     columns = dict(_named(each) for each in apps)
     if len(columns) < len(apps) or len(dict(models)) < len(models):
         raise click.UsageError("two candidates have one name; say --app NAME=COLUMN")
@@ -104,9 +107,7 @@ def command(
         file,
         spec,
         mapping=dict(mapping),
-        limits=Limits(
-            concurrency=concurrency, deadline=deadline, give_up_after=give_up_after, max_tokens=max_tokens
-        ),
+        limits=limits,
         store=store,
         watcher=ProgressBar(console(error=True), lines=True),
     )

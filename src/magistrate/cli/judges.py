@@ -154,15 +154,16 @@ def show(name: str, as_json: bool) -> None:
 
 
 QUICKSTART = "quickstart"
+PANELS = ("courtroom", "jury", "geval", "pairwise")
 
 
 @command.command(epilog="Example: magistrate judges new tone; magistrate judges try tone.yaml")
 @click.argument("name")
 @click.option(
     "--kind",
-    type=click.Choice(["labels", "schema", "courtroom"]),
+    type=click.Choice(["labels", "schema", *PANELS]),
     help="What the model does: choose one of several labels (the default), fill in an object of a JSON "
-    "Schema, or play the parts of a courtroom (the default for a judge of that name).",
+    "Schema, or what the judge of that name does (the default for a judge of that name).",
 )
 @click.option(
     "--to",
@@ -187,7 +188,7 @@ def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -
             "a judge's name is a letter, then letters, digits, - and _, 64 at most, without an ending; "
             f"got {name!r:.80}"
         )
-    kind = kind or ("courtroom" if name == "courtroom" else "labels")
+    kind = kind or (name if name in PANELS else "labels")
     template = files("magistrate.judges") / "templates" / f"{kind}.yaml"
     path = folder / f"{name}.yaml"
     _write(path, template.read_text(encoding="utf-8").replace("JUDGE_NAME", name), replace=force)
@@ -294,6 +295,8 @@ def try_judge(
     tell_unasked([judge], context)
     dataset = load(source, need_output=False)
     sample = _first(dataset)
+    if source == QUICKSTART and "alternatives" in judge.info.requires:
+        sample = _pair(dataset)
     engine = registry.engine_for([judge], model, settings)
     with waiting(engine, console(error=True)):
         outcome = judging.judge_sample(sample, judge=judge, model=engine)
@@ -318,6 +321,16 @@ def _first(dataset: Dataset) -> Sample:
         rows = f"{len(dataset.problems)} before it" if len(dataset.problems) > 1 else "one before it"
         click.echo(f"left out {rows} that cannot be read; {plain(str(dataset.problems[0]))}", err=True)
     return sample
+
+
+def _pair(dataset: Dataset) -> Sample:
+    """Return the first sample that another one answers too, with that answer as its alternative."""
+    seen: dict[tuple[Any, ...], Sample] = {}
+    for sample in dataset:
+        first = seen.setdefault((sample.input, sample.context), sample)
+        if first is not sample:
+            return dataclasses.replace(first, alternatives=(sample.output or "",))
+    return next(iter(dataset))
 
 
 def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, terminal: Console) -> None:

@@ -193,7 +193,7 @@ def calibration_option(function: Decorated) -> Decorated:
 
 
 def limit_options(function: Decorated) -> Decorated:
-    """Add `--concurrency`, `--deadline`, `--give-up-after` and the limits on tokens, seconds and cost."""
+    """Add `--concurrency`, `--deadline`, `--give-up-after`, and limits on calls, tokens, seconds and cost."""
     return run_options(function, LIMITS)
 
 

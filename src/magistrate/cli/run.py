@@ -112,8 +112,8 @@ def command(
 
     Files are .jsonl, .csv, .json and .parquet, plain or compressed (.gz, .zst), or hf:// addresses. Exits
     with 0 only if everything was judged: 1 if a gate failed, 2 if the data or an option cannot be used, 3
-    if a limit (--max-seconds, --max-tokens, --max-cost) cut the run off, a judge gave no verdict, too many
-    judgements failed or the engine is gone, and 130 after Ctrl-C.
+    if a limit (--max-seconds, --max-calls, --max-tokens, --max-cost) cut the run off, a judge gave no
+    verdict, too many judgements failed or the engine is gone, and 130 after Ctrl-C.
     """
     from magistrate.runs.progress import ProgressBar
 

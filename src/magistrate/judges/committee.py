@@ -1,5 +1,7 @@
 """The judge `committee`: several members vote on two answers, discuss once if they differ, and vote again.
 
+Before that, the two sides may examine each other, see `cross_examination`.
+
 Create it in Python, as `magistrate arena` does, because its members are objects.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
 
@@ -16,8 +18,10 @@ from magistrate.constraints import Constraint, constraint
 from magistrate.constraints.schema import closed_object, short_text
 from magistrate.engines.base import Capability, Engine, Sampling, in_role, require
 from magistrate.errors import EngineError, InvalidOutput, SpecError
+from magistrate.judges import cross_examination
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.composite import gather_or_cancel
+from magistrate.judges.cross_examination import CrossExamination, Exchange, record_of
 from magistrate.judges.outcomes import FATAL, member_outcome
 from magistrate.judges.pairwise import BETTER, FAITHFULNESS, TIE, WORSE
 from magistrate.judges.question import Answers, Label, LabelProbabilities, choose_label
@@ -75,15 +79,17 @@ class Committee:
     tie. If the members differ, each gives an argument in a sentence or two, reads the others, and votes
     once more. The label is the one with more than half of the votes, else `tie`. The score is the mean of
     the members' probabilities that the output is better, where a tie counts half. A member that fails is
-    left out and counted. With fewer than `least` votes the committee fails. Details hold all votes and
-    arguments (`members`), whether they `discussed`, and whether all final votes were the same in both
-    orders (`consistent`).
+    left out and counted. With fewer than `least` votes the committee fails. With an `examination` the
+    members read what both sides asked and replied. Details hold all votes and arguments (`members`), whether
+    they `discussed`, whether all final votes were the same in both orders (`consistent`), and the exchange
+    (`cross_examination`).
     """
 
     members: tuple[Member, ...]
     criteria: str = ""
     least: int = 2
     name: str = "committee"
+    examination: CrossExamination | None = None
 
     def __post_init__(self) -> None:
         if not self.least <= len(self.members) <= MOST_MEMBERS or self.least < 1:
@@ -97,10 +103,13 @@ class Committee:
     @property
     def info(self) -> JudgeInfo:
         template = builtin_prompt("committee")
+        pinned = None if self.examination is None else self.examination.pinned
         content = repr(
-            (template.source, self.criteria or FAITHFULNESS, [each.persona for each in self.members])
+            (template.source, self.criteria or FAITHFULNESS, [each.persona for each in self.members], pinned)
         )
         own = any(each.engine is None for each in self.members)
+        spoken = self.examination is not None and self.examination.asks_the_run
+        examined: frozenset[Capability] = cross_examination.NEEDS if spoken else frozenset()
         return JudgeInfo(
             name=self.name,
             version=template.version,
@@ -109,17 +118,24 @@ class Committee:
             direction="maximize",
             reads=(*READS, "alternatives"),
             requires=("output", "alternatives") if self.criteria else ("context", "output", "alternatives"),
-            needs=NEEDS if own else frozenset(),
+            needs=(NEEDS if own else frozenset()) | examined,
             prompt=hashlib.sha256(content.encode()).hexdigest()[:12],
             constraint=_argument().digest,
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """Return the calls of each member: two votes, an argument, and two votes after all arguments."""
+        """Return the calls of each member: two votes, an argument, and two votes after all arguments.
+
+        Those of the examination come first.
+        """
+        calls = [] if self.examination is None else self.examination.plan(sample, self._criterion)
+        return [*calls, *self._voting(sample, Exchange())]
+
+    def _voting(self, sample: Sample, exchange: Exchange) -> list[Call]:
         heard = len(self.members) * ARGUMENT_TOKENS
         calls = []
         for each in self.members:
-            ballot = self._ballot(each)
+            ballot = self._ballot(each, exchange)
             calls += [
                 Call(ballot.prompt(sample, False), engine=each.engine, times=2),
                 Call(ballot.prompt(sample, False, "argue"), ARGUMENT_TOKENS, engine=each.engine),
@@ -133,35 +149,52 @@ class Committee:
         if sample.alternatives[0].strip() == (sample.output or "").strip():
             because = "both answers are the same, letter for letter"
             return Verdict(sample.id, self.name, TIE, 0.5, explanation=because, details={"method": "rule"})
-        first = await self._votes(sample, engine)
+        exchange = Exchange()
+        if self.examination is not None:
+            exchange = await self.examination.held(
+                sample, self._criterion, engine, lambda said: self._voting(sample, said)
+            )
+        first = await self._votes(sample, engine, exchange)
         votes, arguments = first, dict[str, str]()
         said = {vote.label for vote in first.values() if isinstance(vote, Verdict)}
         if len(said) > 1:
-            arguments = await self._arguments(sample, engine)
+            arguments = await self._arguments(sample, engine, exchange)
             if arguments:
-                votes = await self._votes(sample, engine, tuple(arguments.values()))
-        return self._decided(sample, first, arguments, votes)
+                votes = await self._votes(sample, engine, exchange, tuple(arguments.values()))
+        verdict = self._decided(sample, first, arguments, votes)
+        if self.examination is None:
+            return verdict
+        details = {**verdict.details, "cross_examination": exchange.recorded()}
+        n = len(exchange.rounds)
+        told = f"{verdict.explanation}; {n} {'round' if n == 1 else 'rounds'} of cross-examination"
+        return replace(verdict, explanation=told, details=details)
 
     # --- the votes ----------------------------------------------------------------------------------
 
-    def _ballot(self, member: Member, said: tuple[str, ...] = ()) -> Ballot:
-        return Ballot(member, self.criteria or FAITHFULNESS, said)
+    @property
+    def _criterion(self) -> str:
+        return self.criteria or FAITHFULNESS
 
-    async def _votes(self, sample: Sample, engine: Engine, said: tuple[str, ...] = ()) -> dict[str, Outcome]:
+    def _ballot(self, member: Member, exchange: Exchange, said: tuple[str, ...] = ()) -> Ballot:
+        return Ballot(member, self._criterion, exchange, said)
+
+    async def _votes(
+        self, sample: Sample, engine: Engine, exchange: Exchange, said: tuple[str, ...] = ()
+    ) -> dict[str, Outcome]:
         """Return each member's vote by name; an error becomes that member's failure."""
         asked = [
-            member_outcome(self._ballot(each, said), sample, in_role(engine, each.engine))
+            member_outcome(self._ballot(each, exchange, said), sample, in_role(engine, each.engine))
             for each in self.members
         ]
         return dict(zip((each.name for each in self.members), await gather_or_cancel(asked), strict=True))
 
-    async def _arguments(self, sample: Sample, engine: Engine) -> dict[str, str]:
+    async def _arguments(self, sample: Sample, engine: Engine, exchange: Exchange) -> dict[str, str]:
         """Return the members' arguments by name, without members that failed to give one."""
-        told = await gather_or_cancel(self._argued(sample, engine, each) for each in self.members)
+        told = await gather_or_cancel(self._argued(sample, engine, each, exchange) for each in self.members)
         return {each.name: text for each, text in zip(self.members, told, strict=True) if text is not None}
 
-    async def _argued(self, sample: Sample, engine: Engine, member: Member) -> str | None:
-        prompt = self._ballot(member).prompt(sample, False, "argue")
+    async def _argued(self, sample: Sample, engine: Engine, member: Member, exchange: Exchange) -> str | None:
+        prompt = self._ballot(member, exchange).prompt(sample, False, "argue")
         try:
             written = await in_role(engine, member.engine).generate(
                 prompt, _argument(), sampling=Sampling(max_tokens=ARGUMENT_TOKENS)
@@ -216,11 +249,13 @@ class Committee:
 class Ballot:
     """One member's vote, asked with the answers in both orders; `said` holds the arguments.
 
-    The answers keep their letters in both orders, because the arguments refer to them by letter.
+    The answers keep their letters in both orders, because the arguments and the exchange refer to them by
+    letter. Whoever's answer stands first also speaks first in the exchange.
     """
 
     member: Member
     criteria: str
+    exchange: Exchange
     said: tuple[str, ...] = ()
 
     @property
@@ -229,15 +264,18 @@ class Ballot:
 
     def prompt(self, sample: Sample, swapped: bool, stage: str = "vote") -> Prompt:
         """Return the prompt for the member."""
+        record, texts = record_of(list(self.exchange.lines(swapped=swapped)))
         fields = {
             **fields_of(sample, READS),
             "first": sample.output or "",
             "second": sample.alternatives[0],
+            "exchange": texts,
             "said": self.said,
         }
         words = {
             "persona": self.member.persona,
             "criteria": self.criteria,
+            "record": record,
             "swapped": swapped,
             "stage": stage,
             "reply": Answers(LABELS).reply(),

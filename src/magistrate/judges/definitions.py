@@ -1,10 +1,11 @@
-"""Judges defined in YAML files: a prompt, its inputs, and labels or a schema with a rule."""
+"""Judges defined in YAML files: a prompt with labels or a schema, a courtroom, or another panel."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,11 +20,15 @@ from magistrate.errors import ConstraintError, SpecError
 from magistrate.judges.base import LISTS, Judge
 from magistrate.judges.classify import WORDS, Classify, Criterion, direction_of, with_section
 from magistrate.judges.courtroom import Cast, Courtroom, Persona
+from magistrate.judges.geval import GEval
 from magistrate.judges.grade import Form, Grade
+from magistrate.judges.jury import Jury
+from magistrate.judges.pairwise import Pairwise
 from magistrate.judges.passages import Passages
 from magistrate.judges.question import Label
 from magistrate.judges.template import PromptTemplate
 from magistrate.judges.windows import Windows
+from magistrate.metrics.pooling import Pooling
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 INPUT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\??")
@@ -117,9 +122,51 @@ class CourtFile(_Part):
     unit: Literal["words", "sentences"] = "words"
 
 
+class _PanelFile(_Part):
+    kind: str
+    name: str | None = None
+
+
+class JuryFile(_PanelFile):
+    """The keys of a jury's file."""
+
+    members: list[str] = Field(min_length=2)
+    aggregate: Pooling = "mean"
+    weights: list[float] = Field([], strict=False)
+    least: int = Field(2, ge=1)
+    threshold: float = 0.5
+
+
+class GEvalFile(_PanelFile):
+    """The keys of a file of `geval`."""
+
+    criteria: str = Field(min_length=1)
+    steps: list[str] = []
+    scale: int | None = None
+    threshold: float = 0.5
+
+
+class PairwiseFile(_PanelFile):
+    """The keys of a file of `pairwise`."""
+
+    criteria: str = Field(min_length=1)
+    ties: bool = True
+
+
+_READING: ContextVar[frozenset[Path]] = ContextVar("reading", default=frozenset())  # files, to see a circle
+PANELS: Mapping[str, type[_PanelFile]] = {"jury": JuryFile, "geval": GEvalFile, "pairwise": PairwiseFile}
+
+
 def judge_from_file(path: Path) -> Judge:
     """Read the judge that a YAML file describes. Raises `SpecError` with line and key of the mistake."""
-    return _judge(read_document(path), path.stem)
+    place, around = path.absolute(), _READING.get()
+    if place in around:
+        raise SpecError(f"{path.name} has itself among its members")
+    token = _READING.set(around | {place})
+    try:
+        return _judge(read_document(path), path.stem)
+    finally:
+        _READING.reset(token)
 
 
 def judge_from_package(package: str, name: str) -> Judge:
@@ -138,6 +185,8 @@ def judge_from_package(package: str, name: str) -> Judge:
 def _judge(document: Document, stem: str) -> Judge:
     if "personas" in document.values:
         return _courtroom(document, stem)
+    if "kind" in document.values:
+        return _panel(document, stem)
     described = document.read_as(JudgeFile)
     name = _name(document, described.name, stem)
     if described.labels is None and described.form is None:
@@ -188,6 +237,40 @@ def _courtroom(document: Document, stem: str) -> Judge:
         return Courtroom(_name(document, described.name, stem), cast=cast, **options)
     except SpecError as error:
         raise document.error((), str(error)) from None
+
+
+def _panel(document: Document, stem: str) -> Judge:
+    kind = document.values["kind"]
+    if not isinstance(kind, str) or kind not in PANELS:
+        raise document.error(("kind",), f"must be one of {', '.join(PANELS)}; got {kind!r:.80}")
+    described = document.read_as(PANELS[kind])
+    name = _name(document, described.name, stem)
+    members: tuple[Judge, ...] = ()
+    if isinstance(described, JuryFile):
+        members = tuple(_member(document, at, words) for at, words in enumerate(described.members))
+    try:
+        match described:
+            case JuryFile():
+                weights, least = tuple(described.weights), described.least
+                return Jury(members, described.aggregate, weights, least, described.threshold, name)
+            case GEvalFile():
+                steps, scale = tuple(described.steps), described.scale
+                return GEval(described.criteria.strip(), steps, scale, described.threshold, name=name)
+            case _:
+                assert isinstance(described, PairwiseFile)
+                return Pairwise(described.criteria.strip(), described.ties, name)
+    except SpecError as error:
+        raise document.error(("kind",), str(error)) from None
+
+
+def _member(document: Document, at: int, words: str) -> Judge:
+    """Return a member of a jury by the words that name it on the command line."""
+    from magistrate.judges import registry  # it reads files of judges with this module
+
+    try:
+        return registry.judge(words)
+    except SpecError as error:
+        raise document.error(("members", at), str(error)) from None
 
 
 def _check_inputs(document: Document, described: JudgeFile) -> None:

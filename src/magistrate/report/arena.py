@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from magistrate.analysis.arena import ArenaReport, Standing
+from magistrate.analysis.arena import ArenaReport, Standing, Unplayed
 from magistrate.analysis.ranking import Candidate
 from magistrate.report.formatting import cut, decimal, interval, lines, numbers, plain, tally
 from magistrate.report.ranking import LONGEST, points
@@ -39,12 +39,15 @@ def _parts(report: ArenaReport) -> Iterator[RenderableType]:
     )
     if report.ranking is not None and report.ranking.left_out:
         yield Text(plain(f"battles without a decision: {tally(report.ranking.left_out)}"))
+    if report.examined:
+        yield Text(plain(f"cross-examinations by how they ended: {tally(report.examined)}"))
     yield ""
     yield _table(report)
     remarks = [] if report.ranking is None else list(report.ranking.remarks)
     if report.stopped is not None:
         yield ""
         yield Text(plain(f"not finished: {report.stopped}; the same command goes on"), style="bold red")
+        yield lines(*(("not played", _left_over(each)) for each in report.unplayed), style="red")
     if report.ranking is None:
         remarks.append("There was no battle, so that there are no ranks.")
     elif report.ranking.undefined is not None:
@@ -56,6 +59,14 @@ def _parts(report: ArenaReport) -> Iterator[RenderableType]:
     yield ""
     yield Text(plain("runs: " + ", ".join(f"{phase} {run}" for phase, run in report.runs.items())))
     yield Text(KEY, style="dim")
+
+
+def _left_over(each: Unplayed) -> str:
+    """Return what is left over of a phase, and between whom."""
+    if each.left is None:
+        return f"{each.phase}: not begun"
+    between = f" ({', '.join(f'{n:,} {pair}' for pair, n in each.pairs.items())})" if each.pairs else ""
+    return f"{each.phase}: {each.left:,} of {each.total:,}{between}"
 
 
 def _table(report: ArenaReport) -> Table:

@@ -25,7 +25,7 @@ from magistrate.report.formatting import (
     with_interval,
     without_heat,
 )
-from magistrate.report.trial import TrialHeard, trial_of
+from magistrate.report.trial import Said, TrialHeard, examination_of, trial_of
 from magistrate.report.values import FOOTNOTE, NAMES, JudgeReport, Report, fact_lines
 from magistrate.types import (
     FAITHFUL,
@@ -229,6 +229,12 @@ def _verdict(verdict: Verdict, sample: Sample, console: Console) -> None:
         _block(console, f"claim {number}: {claim.kind}{sure}", _claim(claim, sample))
     if (trial := trial_of(verdict.details)) is not None:
         _trial(trial, console)
+    if (examination := examination_of(verdict.details)) is not None:
+        from rich.text import Text
+
+        ended, said = examination
+        lines = [Text(plain(ended), style="dim"), *map(_said, said)]
+        _block(console, "cross-examination", Text("\n").join(lines))
 
 
 def _trial(trial: TrialHeard, console: Console) -> None:
@@ -238,16 +244,22 @@ def _trial(trial: TrialHeard, console: Console) -> None:
     _block(console, "trial", f"{plain(trial.opening)}; {plain(trial.ended)}")
     for charge in trial.charges:
         lines = [Text.assemble("against the words  ", (plain(charge.words), "bold underline"))]
-        for said in charge.said:
-            line = Text.assemble((f"{plain(said.side)}  ", "cyan"), plain(said.does))
-            if said.quote:
-                line.append(f"quotes {OPEN}{plain(said.quote)}{CLOSE}", style="bold underline")
-            if said.argument:
-                line.append(f": {plain(said.argument)}")
-            lines.append(line)
+        lines += map(_said, charge.said)
         lines += [Text(f"arbiter  {plain(vote)}", style="dim") for vote in charge.votes]
         title = f"charge {charge.number}: {charge.kind}, {charge.ruling}"
         _block(console, title, Text("\n").join(lines), indent=2)
+
+
+def _said(said: Said) -> Text:
+    """Return a statement with its quote as one line."""
+    from rich.text import Text
+
+    line = Text.assemble((f"{plain(said.side)}  ", "cyan"), plain(said.does))
+    if said.quote:
+        line.append(f"quotes {OPEN}{plain(said.quote)}{CLOSE}", style="bold underline")
+    if said.argument:
+        line.append(f": {plain(said.argument)}")
+    return line
 
 
 def _claim(claim: Claim, sample: Sample) -> Text:

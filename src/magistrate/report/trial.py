@@ -1,4 +1,4 @@
-"""Read the trial of a courtroom judge from its verdict's details, for the terminal and sample pages."""
+"""Read a trial, or a cross-examination, from a verdict's details, for the terminal and sample pages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from magistrate._text import decimal
 
+MOVES = {"attack": "attacks, and ", "ask": "asks, and "}
 SPEECHES = 100  # per charge, at most; a courtroom has far fewer
 
 
@@ -48,6 +49,27 @@ def trial_of(details: Mapping[str, Any]) -> TrialHeard | None:
         return _trial(details)
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
         return None  # stored details may be anything, and they are also shown as raw data
+
+
+def examination_of(details: Mapping[str, Any]) -> tuple[str, tuple[Said, ...]] | None:
+    """Return how a cross-examination ended and what was said, or None if there is none or it is malformed."""
+    try:
+        found = details["cross_examination"]
+        said = []
+        for each in (
+            one for challenges in _listed(found["rounds"])[:SPEECHES] for one in _listed(challenges)
+        ):
+            side, answered = ("A", "B") if each["side"] == "A" else ("B", "A")
+            said.append(
+                Said(f"side {side}", MOVES.get(each["move"], ""), str(each["quote"]), str(each["text"]))
+            )
+            reply = each["reply"]
+            said.append(
+                Said(f"side {answered}", "replies" if reply else "does not reply", "", str(reply or ""))
+            )
+        return f"it ended: {found['ended']}", tuple(said)
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return None
 
 
 def _trial(details: Mapping[str, Any]) -> TrialHeard:

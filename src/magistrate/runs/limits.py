@@ -1,4 +1,4 @@
-"""Limits of a run on concurrency, time, tokens and cost, and the budget that keeps count."""
+"""Limits of a run on concurrency, time, calls, tokens and cost, and the budget that keeps count."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Limits:
 
     At most `concurrency` samples are in progress at once, and a verdict may take `deadline` seconds. After
     `give_up_after` engine failures in a row no new judgement begins. Nor does one begin that, if it costs as
-    much as the most expensive one so far, would exceed `max_tokens` (prompt and generated; answers from the
-    cache are not counted), `max_calls` (of a model) or `max_cost` (US dollars). All include what the run
-    spent before it was resumed.
+    much as the most expensive one so far, would exceed `max_calls`, `max_tokens` (prompt and generated) or
+    `max_cost` (US dollars). Answers from the cache are not counted. All three include what the run spent
+    before it was resumed.
     After `max_seconds` the work in progress is cancelled; a resumed run judges it, and has `max_seconds`
     again. Raises `SpecError` for values out of range.
     """
@@ -34,13 +34,13 @@ class Limits:
     concurrency: int = CONCURRENCY
     deadline: float = DEADLINE
     give_up_after: int = GIVE_UP_AFTER
-    max_tokens: int | None = None
     max_calls: int | None = None
+    max_tokens: int | None = None
     max_seconds: float | None = None
     max_cost: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "give_up_after", "max_tokens", "max_calls"):
+        for name in ("concurrency", "give_up_after", "max_calls", "max_tokens"):
             value = getattr(self, name)
             if value is None and name.startswith("max_"):
                 continue
@@ -122,10 +122,10 @@ class Budget:
     def reached(self) -> str:
         """A message that states the limits and how much of each is spent."""
         told = []
-        if (tokens := self.limits.max_tokens) is not None:
-            told.append(f"{_tokens(self.spent):,} of at most {tokens:,} tokens are spent (max_tokens)")
         if (calls := self.limits.max_calls) is not None:
             told.append(f"{self.spent.calls:,} of at most {calls:,} calls are made (max_calls)")
+        if (tokens := self.limits.max_tokens) is not None:
+            told.append(f"{_tokens(self.spent):,} of at most {tokens:,} tokens are spent (max_tokens)")
         if (dollars := self.limits.max_cost) is not None and self.cost is not None:
             told.append(f"${self.cost(self.spent):,.4f} of at most ${dollars:,.4f} are spent (max_cost)")
         return " and ".join(told)
@@ -133,10 +133,10 @@ class Budget:
     @property
     def _limited(self) -> Iterator[tuple[str, float, Cost]]:
         """The name, the maximum and the measure of usage of each limited quantity."""
-        if self.limits.max_tokens is not None:
-            yield "tokens", self.limits.max_tokens, _tokens
         if self.limits.max_calls is not None:
             yield "calls", self.limits.max_calls, _calls
+        if self.limits.max_tokens is not None:
+            yield "tokens", self.limits.max_tokens, _tokens
         if self.limits.max_cost is not None and self.cost is not None:
             yield "cost", self.limits.max_cost, self.cost
 
@@ -158,9 +158,9 @@ class Budget:
         self._changed = asyncio.Event()
 
 
-def _tokens(usage: Usage) -> float:
-    return usage.prompt + usage.generated
-
-
 def _calls(usage: Usage) -> float:
     return usage.calls
+
+
+def _tokens(usage: Usage) -> float:
+    return usage.prompt + usage.generated

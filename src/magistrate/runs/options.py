@@ -90,10 +90,8 @@ GIVE_UP = Option(
     least=1,
     help="Stop with 3 once the engine failed so often in a row.",
 )
+CALLS = Option(name="max_calls", type=int, least=1, help="Begin nothing more once so many calls are made.")
 TOKENS = Option(name="max_tokens", type=int, least=1, help="Begin nothing more once so many are spent.")
-CALLS = Option(
-    name="max_calls", type=int, least=1, help="Begin nothing more once a model was called so often."
-)
 SECONDS = Option(
     name="max_seconds",
     type=float,
@@ -101,7 +99,7 @@ SECONDS = Option(
     help="Stop after so many seconds, counted anew when the run is resumed.",
 )
 COST = Option(name="max_cost", type=float, above=0, help="Begin nothing more once so many dollars are spent.")
-LIMITS = (CONCURRENT, TIME_FOR_VERDICT, GIVE_UP, TOKENS, CALLS, SECONDS, COST)
+LIMITS = (CONCURRENT, TIME_FOR_VERDICT, GIVE_UP, CALLS, TOKENS, SECONDS, COST)
 FAILURES = Option(
     name="max_failures",
     type=float,

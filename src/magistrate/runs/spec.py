@@ -115,6 +115,7 @@ class LimitsPart(_Part):
     concurrency: int = _field(options.CONCURRENT)
     deadline: float = _field(options.TIME_FOR_VERDICT)
     give_up_after: int = _field(options.GIVE_UP)
+    max_calls: int | None = _field(options.CALLS)
     max_tokens: int | None = _field(options.TOKENS)
     max_calls: int | None = _field(options.CALLS)
     max_seconds: float | None = _field(options.SECONDS)
