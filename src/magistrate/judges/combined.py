@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magistrate.engines.base import Engine
-from magistrate.features.language import strange
+from magistrate.features.words import strange
 from magistrate.judges.base import JudgeInfo
 from magistrate.judges.detector import NOTHING, Detector
 from magistrate.judges.novelty import Novelty, facts_not_there

@@ -28,7 +28,7 @@ from magistrate.judges.passages import Passages
 from magistrate.judges.question import Label
 from magistrate.judges.template import PromptTemplate
 from magistrate.judges.windows import Windows
-from magistrate.metrics.pooling import Pooling
+from magistrate.metrics.jury import Pooling
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 INPUT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\??")

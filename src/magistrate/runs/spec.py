@@ -117,7 +117,6 @@ class LimitsPart(_Part):
     give_up_after: int = _field(options.GIVE_UP)
     max_calls: int | None = _field(options.CALLS)
     max_tokens: int | None = _field(options.TOKENS)
-    max_calls: int | None = _field(options.CALLS)
     max_seconds: float | None = _field(options.SECONDS)
     max_cost: float | None = _field(options.COST)
     max_failures: float = _field(options.FAILURES)
