@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import random
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,7 +141,7 @@ def test_words_scores_and_orders_choose_what_a_look_at_every_row_does(
         found, backwards, after = list[str](), list[str](), None
         while True:
             view = client.get(
-                address, params=query | {"limit": 7} | ({"after": after} if after else {})
+                address, params=query | {"limit": 11} | ({"after": after} if after else {})
             ).json()
             assert not view["searching"] and view["n_unsearched"] == 0
             found += [line["sample_id"] for line in view["lines"]]
@@ -149,17 +151,20 @@ def test_words_scores_and_orders_choose_what_a_look_at_every_row_does(
         assert found == wanted, query
         before = view["earlier"]
         while before is not None:
-            view = client.get(address, params=query | {"limit": 7, "before": before}).json()
+            view = client.get(address, params=query | {"limit": 11, "before": before}).json()
             backwards = [line["sample_id"] for line in view["lines"]] + backwards
             before = view["earlier"]
-        assert backwards == wanted[: len(backwards)] and len(backwards) > len(wanted) - 8, query
+        assert backwards == wanted[: len(backwards)] and len(backwards) > len(wanted) - 12, query
         sent = client.get(f"/runs/{run}/download", params=query | {"format": "jsonl"})
         assert [json.loads(line)["sample_id"] for line in sent.text.splitlines()] == wanted, query
         rows = csv.DictReader(io.StringIO(client.get(f"/runs/{run}/download", params=query).text))
         assert [row["sample_id"] for row in rows] == wanted, query
-        page = client.get(f"/runs/{run}", params=query)
-        assert page.status_code == 200 and (not wanted or "Download " in page.text)
     assert client.get(f"/runs/{run}", params={"q": "x" * 201}).status_code == 422
+    page = client.get(f"/runs/{run}", params=QUERIES[-1]).text
+    assert (
+        f"{len(expected(samples, outcomes, QUERIES[-1]))} of {N} outcomes" in page
+        and "Download these" in page
+    )
 
 
 def test_a_file_has_the_labels_of_the_list(store: Store, client: TestClient) -> None:
@@ -178,16 +183,21 @@ def test_words_are_looked_for_aside_in_long_runs_and_only_in_so_many_samples(
 ) -> None:
     samples, outcomes = mixed()
     run = run_of(store, samples, outcomes)
+    door, searched = threading.Event(), figures.searched
     monkeypatch.setattr(figures, "MOST_SEARCHED", 5)
+    monkeypatch.setattr(figures, "searched", lambda *about: door.wait(60) and searched(*about))
     address, query = f"/api/runs/{run}/judges/j/outcomes", {"q": "drop"}
     assert client.get(f"/runs/{run}/download", params=query).status_code == 503, (
         "no file without what is not found yet"
     )
-    for _ in range(200):
+    view = client.get(address, params=query).json()
+    assert view["searching"] and view["lines"] == [] and view["n_all"] == N
+    page = client.get(f"/runs/{run}", params=query).text
+    assert "are being looked for" in page and "data-again" in page and "Download" not in page
+    door.set()
+    while view["searching"]:
+        time.sleep(0.01)
         view = client.get(address, params=query).json()
-        if not view["searching"]:
-            break
-        assert view["lines"] == []
     assert [line["sample_id"] for line in view["lines"]] == expected(samples, outcomes, query)[:30]
     with store.snapshot() as moment:
         few = moment.find_samples(run, ["say"], most=10)

@@ -15,7 +15,15 @@ from magistrate.judges.rubric import reflagged
 from magistrate.report.counts import KNOWN
 from magistrate.report.export import streamed_rows
 from magistrate.server.figures import JudgeReader, source_of
-from magistrate.server.outcomes import Cursor, ListFilter, MemoryList, StoredList, next_lines, said_at
+from magistrate.server.outcomes import (
+    Cursor,
+    Decided,
+    ListFilter,
+    MemoryList,
+    StoredList,
+    next_lines,
+    said_at,
+)
 from magistrate.server.run import PageParams, judge_of
 from magistrate.server.state import Refused, RequestStore, StorePool, run_cache_of, stores_of
 from magistrate.types import Outcome, Sample, Scoring, Verdict
@@ -106,11 +114,12 @@ def _listed(reader: JudgeReader, wanted: ListFilter) -> Listed:
         wanted = wanted.but(threshold=None)
     if wanted.threshold is not None and scoring is not None:
         scoring = replace(scoring, threshold=wanted.threshold)
-    fresh = None
+    fresh: Decided | None = None
     if wanted.flag and reader.own_flags is not None and set(wanted.flag) != set(reader.own_flags):
-        fresh = reader.flagged(wanted.flag)
-        if fresh is None or isinstance(fresh, Refused):
-            raise HTTPException(503, LATER if fresh is None else fresh.message)
+        flagged = reader.flagged(wanted.flag)
+        if not isinstance(flagged, Decided):
+            raise HTTPException(503, LATER if flagged is None else flagged.message)
+        fresh = flagged
     else:
         wanted = wanted.but(flag=())
     cells = fresh.cells if fresh else reader.cells

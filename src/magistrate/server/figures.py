@@ -609,7 +609,7 @@ def detail_of(reader: JudgeReader, counted: RunFigures | None, query: RunQuery) 
     listed = _list(reader, query, fresh, cells, query.wanted.but(threshold=threshold), turned)
     if isinstance(listed, Refused):
         problem = listed.message
-        listed = ListView((), 0, sum(cells.values()), 0, False, None, None)
+        listed = _empty(sum(cells.values()), searching=False)
     return Detail(
         judge=reader.judge,
         part=None if figures is None else judge_part(figures, threshold, price_of_run(reader.record)),
@@ -639,12 +639,25 @@ def _list(
     source = source_of(reader, wanted, fresh, cells, turned)
     n_all = sum(cells.values())
     if source is None:
-        return ListView((), 0, n_all, 0, False, None, None, searching=True)
+        return _empty(n_all, searching=True)
     if isinstance(source, Refused):
         return source
     found, n_unsearched = source
     view = list_view(found, wanted, n_all, turned, after=query.after, before=query.before, limit=query.limit)
     return replace(view, n_unsearched=n_unsearched)
+
+
+def _empty(n_all: int, *, searching: bool) -> ListView:
+    return ListView(
+        lines=(),
+        n=0,
+        n_all=n_all,
+        n_unscored=0,
+        by_score=False,
+        earlier=None,
+        later=None,
+        searching=searching,
+    )
 
 
 def source_of(

@@ -409,6 +409,7 @@ def sample_view(
         found = {each.judge: each for each in outcomes}
         if chosen in found and not all_steps:
             (found[chosen],) = moment.outcomes(run_id, judge=chosen, sample_id=sample_id, with_steps=True)
+        recipe = None if chosen is None else record.recipes.get(chosen)
         position = moment.position(run_id, sample_id)
         assert position is not None, "the sample was found"
         if cache is not None and wanted.words and chosen is not None:
@@ -422,7 +423,7 @@ def sample_view(
             run_id=run_id,
             run_name=record.name,
             dataset=record.dataset,
-            model=record.recipes[chosen].model if chosen in record.recipes else record.model,
+            model=record.model if recipe is None else recipe.model,
             position=position,
             n_samples=record.n_samples,
             sample=sample,
