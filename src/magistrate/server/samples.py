@@ -419,6 +419,7 @@ def sample_view(
             before, after = neighbours(moment, run_id, chosen, wanted, position)
         else:
             before, after = moment.beside(run_id, position)
+        recipe = None if chosen is None else record.recipes.get(chosen)
         return SampleView(
             run_id=run_id,
             run_name=record.name,
