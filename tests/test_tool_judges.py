@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
+from magistrate._deadline import Deadline, DeadlineExceeded
 from magistrate.datasets.samples import to_sample
 from magistrate.engines.base import Engine
+from magistrate.engines.none import NONE
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineRefused
 from magistrate.judges import registry
@@ -167,6 +171,15 @@ def test_what_is_missing_or_cannot_be_read_is_never_valid() -> None:
     slow = {"type": "object", "properties": {"city": {"pattern": "^(a+)+$"}}}
     found = outcome(ToolSchema(), row(called({"city": "a" * 5000 + "!"}), tools={"book": slow}))
     assert not (isinstance(found, Verdict) and found.label == "valid")
+
+
+def test_a_schema_that_takes_long_to_check_ends_at_the_deadline() -> None:
+    long = {"type": "array", "prefixItems": [{"type": "integer"}] * 20_000}
+    sample = row(called({"city": "Rome"}), tools=[{"name": "book", "parameters": long}])
+    begun = time.process_time()
+    with Deadline(0.2), pytest.raises(DeadlineExceeded):
+        asyncio.run(ToolSchema().judge(sample, NONE))
+    assert time.process_time() - begun < 4
 
 
 # --- tool_arguments -------------------------------------------------------------------------------
