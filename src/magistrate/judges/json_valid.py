@@ -116,6 +116,10 @@ def schema_validator(schema: Any, where: str) -> Any:
     from jsonschema.validators import validator_for
     from referencing.exceptions import Unresolvable
 
+    if not isinstance(schema, dict | bool):
+        raise SpecError(f"{where} is no JSON Schema: one is an object, true or false")
+    if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
+        raise SpecError(f"{where} is no JSON Schema: at $.$schema: no text")
     try:
         kind = validator_for(schema, default=Draft202012Validator)
         _check_form(schema, kind)
