@@ -227,6 +227,10 @@ def test_digits_are_not_said_by_longer_numbers() -> None:
     for source, value, label in (
         ("It costs 5,000 or 2.5.", 5, HALLUCINATED),
         ("It costs 5,000.", 5000, FAITHFUL),
+        ("It was -5 degrees.", 5, HALLUCINATED),
+        ("It was (\u22125).", "5", HALLUCINATED),
+        ("It was -5 degrees.", -5, FAITHFUL),
+        ("Rooms 10-5 and x-5.", 5, FAITHFUL),
         ("Order 123456 came.", "123456", FAITHFUL),
         ("Order 123456 came.", "12345", HALLUCINATED),
         ("Agent 007 came.", "007", FAITHFUL),
