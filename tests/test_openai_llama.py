@@ -30,12 +30,13 @@ class Llama:
     def __init__(self) -> None:
         self.prompts: list[list[int]] = []
         self.more: dict[str, Any] = {}  # that every completion says
+        self.events: list[dict[str, Any]] = []  # of every stream, if there are any
 
     async def get(self, path: str) -> Any:
         raise NotImplementedError
 
     async def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
-        return [{**await self.post(path, body), "stop": True}]
+        return self.events or [{**await self.post(path, body), "stop": True}]
 
     def without_keys(self, text: str) -> str:
         return text
@@ -130,6 +131,18 @@ def test_an_answer_to_a_prompt_that_was_cut_is_none(stream: bool) -> None:
     llama.more = {"truncated": True}
     with pytest.raises(OverLength, match="cut the prompt"):
         asyncio.run(asked.ask(PROMPT, (), None, None, Sampling()))
+
+
+def test_a_stream_is_read_in_all_its_events() -> None:
+    last = {"content": "", "stop": True, "stop_type": "eos"}
+    for events, told in (
+        ([{"content": "Yes", "truncated": True}, last], "cut the prompt"),
+        ([{"content": "Ye", "stop": True, "stop_type": "limit"}, {**last, "content": "s"}], "after its end"),
+    ):
+        llama, asked = server(stream=True)
+        llama.events = events
+        with pytest.raises(OverLength if "prompt" in told else InvalidOutput, match=told):
+            asyncio.run(asked.ask(PROMPT, (), None, None, Sampling()))
 
 
 def test_what_does_not_fit_the_window_is_not_asked() -> None:

@@ -221,6 +221,12 @@ def test_a_long_integer_is_json(tmp_path: Path) -> None:
     assert verdict(with_schema(tmp_path, {"type": "integer"}), "9" * 4_000).label == "valid"
 
 
+def test_what_is_no_schema_at_all_is_said_in_a_sentence(tmp_path: Path) -> None:
+    for schema in (5, None, "x", [], {"$schema": 5}, {"$schema": []}):
+        with pytest.raises(SpecError, match="is no JSON Schema: "):
+            with_schema(tmp_path, schema)
+
+
 def test_a_value_that_a_second_one_hides_does_not_fit_a_schema(tmp_path: Path) -> None:
     judge = with_schema(tmp_path, {"properties": {"n": {"type": "integer"}}})
     for text in ('{"n": "x", "n": 5}', '[{"n": 5, "n": 5}]'):

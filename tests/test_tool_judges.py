@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
+from magistrate._deadline import Deadline, DeadlineExceeded
 from magistrate.datasets.samples import to_sample
 from magistrate.engines.base import Engine
+from magistrate.engines.none import NONE
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineRefused
 from magistrate.judges import registry
@@ -169,6 +173,15 @@ def test_what_is_missing_or_cannot_be_read_is_never_valid() -> None:
     assert not (isinstance(found, Verdict) and found.label == "valid")
 
 
+def test_a_schema_that_takes_long_to_check_ends_at_the_deadline() -> None:
+    long = {"type": "array", "prefixItems": [{"type": "integer"}] * 20_000}
+    sample = row(called({"city": "Rome"}), tools=[{"name": "book", "parameters": long}])
+    begun = time.process_time()
+    with Deadline(0.2), pytest.raises(DeadlineExceeded):
+        asyncio.run(ToolSchema().judge(sample, NONE))
+    assert time.process_time() - begun < 4
+
+
 # --- tool_arguments -------------------------------------------------------------------------------
 
 
@@ -214,6 +227,10 @@ def test_digits_are_not_said_by_longer_numbers() -> None:
     for source, value, label in (
         ("It costs 5,000 or 2.5.", 5, HALLUCINATED),
         ("It costs 5,000.", 5000, FAITHFUL),
+        ("It was -5 degrees.", 5, HALLUCINATED),
+        ("It was (\u22125).", "5", HALLUCINATED),
+        ("It was -5 degrees.", -5, FAITHFUL),
+        ("Rooms 10-5 and x-5.", 5, FAITHFUL),
         ("Order 123456 came.", "123456", FAITHFUL),
         ("Order 123456 came.", "12345", HALLUCINATED),
         ("Agent 007 came.", "007", FAITHFUL),

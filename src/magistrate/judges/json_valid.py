@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from magistrate._deadline import checked
 from magistrate.constraints.regex import compiled, searched
 from magistrate.constraints.validation import bounded_class, counted_steps, specifications
 from magistrate.engines.base import Engine
@@ -115,9 +116,13 @@ def schema_validator(schema: Any, where: str) -> Any:
     from jsonschema.validators import validator_for
     from referencing.exceptions import Unresolvable
 
+    if not isinstance(schema, dict | bool):
+        raise SpecError(f"{where} is no JSON Schema: one is an object, true or false")
+    if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
+        raise SpecError(f"{where} is no JSON Schema: at $.$schema: no text")
     try:
         kind = validator_for(schema, default=Draft202012Validator)
-        kind.check_schema(schema)
+        _check_form(schema, kind)
         _check_references(schema, kind)
         _check_patterns(schema)
     except SchemaError as error:
@@ -156,6 +161,17 @@ def first_problem(validator: Any, value: Any) -> str:
     return f"at {first.json_path}: {first.message[:200]}{more}"
 
 
+def _check_form(schema: Any, kind: Any) -> None:
+    """Raise `SchemaError` if a schema is none, as `kind.check_schema` does, but within the deadline."""
+    from jsonschema import SchemaError
+    from jsonschema.validators import validator_for
+
+    rules = bounded_class(validator_for(kind.META_SCHEMA, default=kind), _search)
+    found = rules(kind.META_SCHEMA, registry=specifications(), format_checker=kind.FORMAT_CHECKER)
+    if (error := next(found.iter_errors(schema), None)) is not None:
+        raise SchemaError.create_from(error)
+
+
 def _check_references(schema: Any, kind: Any) -> None:
     """Raise `Unresolvable` for a reference to anything but the schema itself or a metaschema."""
     from referencing.jsonschema import specification_with
@@ -165,7 +181,7 @@ def _check_references(schema: Any, kind: Any) -> None:
         for keyword in REFERENCES:
             if isinstance(own.get(keyword), str):
                 resolver.lookup(own[keyword])
-        for each in resource.subresources():
+        for each in checked(resource.subresources()):
             check(each, resolver.in_subresource(each))
 
     root = specification_with(kind.META_SCHEMA["$schema"]).create_resource(schema)

@@ -287,7 +287,8 @@ class Sources:
         if DIGITS.fullmatch(text):  # 5,000 or 2.5 do not contain 5
             if (number := _number(text)) is not None and self._number(number):
                 return "number"
-            alone = re.compile(rf"(?<![\d.,]){re.escape(text)}(?![\d]|[.,]\d)")
+            # Nor does -5, whose sign begins a word, while the one in 10-5 does not.
+            alone = re.compile(rf"(?<![\d.,])(?<!\B[-−]){re.escape(text)}(?![\d]|[.,]\d)")
             return "said" if any(alone.search(each) for each in self._texts) else None
         if self._holds(text):
             return "said"

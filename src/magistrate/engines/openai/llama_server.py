@@ -246,7 +246,10 @@ class LlamaServer:
             if not parts or not parts[-1].stop:
                 raise InvalidOutput("the server's stream broke off", "".join(part.content for part in parts))
             text = "".join(part.content for part in parts)
-            completion = parts[-1].model_copy(update={"content": text})
+            if any(part.stop_type != "none" for part in parts[:-1]):
+                raise InvalidOutput("the server's stream went on after its end", text)
+            cut = any(part.truncated for part in parts)
+            completion = parts[-1].model_copy(update={"content": text, "truncated": cut})
         else:
             completion = read(_Completion, await self._client.post("/completion", body), "completion")
         if completion.truncated:
