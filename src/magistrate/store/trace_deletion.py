@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, func, or_, select
+from sqlalchemy import Connection, Row, and_, delete, exists, func, or_, select
 
 from magistrate.store.runs import change_run, lock_run
 from magistrate.store.schema import (
@@ -111,7 +112,7 @@ def _delete_samples(connection: Connection, names: Iterable[str]) -> int:
     of_rules = select(rules.c.run_id).where(rules.c.run_id.is_not(None))
     tagged = select(run_tags.c.run_id).where(run_tags.c.tag == WATCH_TAG)
     mine = or_(run_samples.c.run_id.in_(of_rules), run_samples.c.run_id.in_(tagged))
-    found = []
+    found: list[Row[Any]] = []
     for name in names:
         later = (run_samples.c.sample_id > f"{name}.", run_samples.c.sample_id < f"{name}/")  # / follows .
         called = or_(run_samples.c.sample_id == name, and_(*later))
