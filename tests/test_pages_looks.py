@@ -144,13 +144,13 @@ def test_the_first_key_leads_past_the_navigation(site: str, visit: Look) -> None
 
 def test_runs_are_found_and_opened_by_keys(site: str, visit: Look) -> None:
     page = visit(site).page
-    expect_focus(page, "[name=q]", 8)
+    expect_focus(page, "[name=q]", 12)
     page.keyboard.type("bridges again")
     expect(page.locator("#list .run h2")).to_have_text(["Bridges again"])
-    expect_focus(page, "#list .run h2 a", 6)
+    expect_focus(page, "#list .run h2 a", 8)
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text("Bridges again")
-    expect_focus(page, "summary", 12)
+    expect_focus(page, "summary", 14)
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Rename")).to_be_visible()
     expect_focus(page, "#slide", 12)
