@@ -21,7 +21,7 @@ from magistrate.labels.queues import QueueOptions, queue_of_run
 from magistrate.server.app import create_app
 from magistrate.server.limits import FREE, IN_LINE, TokenAttempts
 from magistrate.server.responses import static_files
-from magistrate.server.roles import LEAST_ROLE, Visitor
+from magistrate.server.roles import LEAST_ROLE, WITH_TOKEN, Visitor
 from magistrate.server.serve import wrap_app
 from magistrate.server.settings import Settings
 from magistrate.store import Store
@@ -213,6 +213,21 @@ def test_guesses_at_once_are_counted_before_the_next_is_looked_at() -> None:
 
     asyncio.run(guess())
     assert len(looked) == FREE
+
+
+def test_guesses_count_also_while_users_cannot_be_looked_up() -> None:
+    def broken(token: bytes) -> None:
+        raise StoreError("the store is gone")
+
+    async def guess() -> None:
+        attempts = TokenAttempts(TOKEN, Clock(), broken)
+        for at in range(FREE):
+            assert await attempts.check("here", TOKEN.encode()) == WITH_TOKEN
+            with pytest.raises(StoreError):
+                await attempts.check("here", f"guess {at}".encode())
+        assert attempts.wait("here") > 0
+
+    asyncio.run(guess())
 
 
 # --- names of labels ------------------------------------------------------------------------------

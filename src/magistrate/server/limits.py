@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from magistrate import _logging
+from magistrate.errors import StoreError
 from magistrate.server.responses import refusal
 from magistrate.server.roles import WITH_TOKEN, FindUser, Visitor, visitor_as
 from magistrate.server.settings import Settings
@@ -80,7 +81,7 @@ class TokenAttempts:
 
     async def visitor(self, token: bytes) -> Visitor | None:
         """Return who has the token with this digest, without counting. Raises `StoreError`."""
-        if self._token is not None and compare_digest(token, self._token):  # constant time
+        if self._is_servers(token):
             return WITH_TOKEN
         user = None if self._find_user is None else await run_in_threadpool(self._find_user, token)
         return None if user is None else visitor_as(user)
@@ -91,6 +92,8 @@ class TokenAttempts:
         Raises `StoreError` if it may be a user's and the store cannot be read.
         """
         if not self._waits(client):
+            if self._is_servers(digest(given)):
+                return WITH_TOKEN
             # One look into the store after the other, so that each guess is counted before the next one.
             lock = self._looking.setdefault(client, asyncio.Lock())
             async with lock:
@@ -119,6 +122,9 @@ class TokenAttempts:
             return 0.0
         return max(0.0, record.last + record.wait - self._clock()) + record.in_line * record.wait
 
+    def _is_servers(self, token: bytes) -> bool:
+        return self._token is not None and compare_digest(token, self._token)  # constant time
+
     def _waits(self, client: str) -> bool:
         record = self._record(client)
         return record is not None and record.wait > 0
@@ -131,8 +137,17 @@ class TokenAttempts:
         return record
 
     async def _compared(self, client: str, given: bytes) -> TokenCheck:
-        if (visitor := await self.visitor(digest(given))) is not None:
-            return visitor
+        try:
+            visitor = await self.visitor(digest(given))
+        except StoreError:
+            # A guess counts also while users cannot be looked up, since it may be one at the server's token.
+            self._note_wrong(client, given)
+            raise
+        if visitor is None:
+            self._note_wrong(client, given)
+        return visitor or "wrong"
+
+    def _note_wrong(self, client: str, given: bytes) -> None:
         now = self._clock()
         record = self._records.pop(client, None) or _Record(now, now)
         self._records[client] = record
@@ -141,7 +156,6 @@ class TokenAttempts:
         if digest(given) not in record.seen:
             record.seen.append(digest(given))
             self._count(record, client, now)
-        return "wrong"
 
     def _count(self, record: _Record, client: str, now: float) -> None:
         if now - record.since > WINDOW:

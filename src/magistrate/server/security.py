@@ -267,8 +267,8 @@ class Login:
             response.headers["retry-after"] = str(wait)
             return response
         message = (
-            "That is neither the token of this server, which was given or printed where it was started, nor "
-            "that of a user."
+            "That is not the token of this server or of a user. They were printed where the server was "
+            "started, and when the user was added."
         )
         response = page(request, "login.html", status=401, next=following, error=message)
         response.headers["www-authenticate"] = CHALLENGE
