@@ -355,8 +355,11 @@ def main() -> None:
                 single, *own, poll = found.values()
                 rows, head = list(labelled_rows(own, single, poll)), LABELLED
             here = machine(available_cores())
-            print(f"\n{name}, {asked.samples or 'all'} samples, `{asked.model}`, at {here.commit}\n")
+            print(f"\n{name}, {asked.samples or 'all'} samples, `{asked.model}`, printed at {here.commit}\n")
             print(markdown(head, rows), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(130)
     finally:
         engine.close()
     print(f"\nAgain: `{shlex.join(['python', '-m', 'benchmarks.panels', *sys.argv[1:]])}`")
