@@ -111,7 +111,9 @@ def measure(
     alone = registry.asks_none([judge])
     engine = NONE if alone else opened(what.model)
     try:
-        found = None if again else _found(store, what, recipe(judge, engine, SEED))
+        found = (
+            None if again else stored_run(store, what.key, what.split.samples, recipe(judge, engine, SEED))
+        )
         if found is not None and found.status == "done":
             return _measured(what, Run(found.id, store), found.tags)
         busy = load()
@@ -152,13 +154,13 @@ def _measured(what: Measurement, run: Run, tags: Iterable[str]) -> Measured:
     return Measured(what, run, noted.get(COMMIT) or None, float(busy) if busy else None)
 
 
-def _found(store: Path, what: Measurement, wanted: Recipe) -> RunRecord | None:
-    """Return the newest run of the same measurement and recipe that no process is working on."""
+def stored_run(store: Path, tag: str, samples: Sequence[Sample], wanted: Recipe) -> RunRecord | None:
+    """Return the newest run with this tag, of these samples and recipe, that no process is working on."""
     if not store.is_file():
         return None
-    digest = load_data(what.split.samples).digest
+    digest = load_data(samples).digest
     with Store.open(store) as opened:
-        for record in map(opened.seen, opened.runs(tag=what.key)):
+        for record in map(opened.seen, opened.runs(tag=tag)):
             same = [replace(each, n=0) for each in record.recipes.values()] == [wanted]
             if same and record.status != "running" and record.dataset_digest == digest:
                 return record

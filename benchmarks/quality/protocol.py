@@ -115,7 +115,7 @@ def draw(each: QualitySet, samples: int = TEST_SAMPLES) -> Split:
         test, dev = list(_labelled(each.test)), list(_labelled(each.dev))
         taken = {_context(sample) for sample in test}
         dev = [sample for sample in dev if _context(sample) not in taken]
-    split = Split(each.name, _first(dev, (samples + 1) // 2), _first(test, samples))
+    split = Split(each.name, smallest(dev, (samples + 1) // 2), smallest(test, samples))
     for part, drawn in (("dev", split.dev), ("test", split.test)):
         if len({sample.label for sample in drawn}) < 2:
             raise DatasetError(
@@ -164,7 +164,7 @@ def _share(text: str) -> float:
     return int.from_bytes(_digest(text)[:8]) / 2**64
 
 
-def _first(samples: Iterable[Sample], count: int) -> tuple[Sample, ...]:
+def smallest(samples: Iterable[Sample], count: int) -> tuple[Sample, ...]:
     ordered = sorted(samples, key=lambda sample: _digest(sample.id))
     return tuple(ordered[:count] if count else ordered)
 

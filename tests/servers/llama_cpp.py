@@ -42,7 +42,9 @@ def serve(gguf: str, places: str, context: str = str(CONTEXT), template: str = "
     params.n_gpu_layers = 0
     params.n_parallel = int(places)
     params.n_ctx = int(places) * int(context)
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 2
+    # Two threads wait for each other by spinning, which hardly ends where other processes want the cores.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.warmup = False
     params.hostnames, params.port = ["127.0.0.1"], 0
     params.verbosity = -1
     if template:

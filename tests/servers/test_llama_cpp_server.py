@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counted import counting
 from llama_cpp import llama_cpp_server
 
 from magistrate import aevaluate
@@ -21,8 +22,11 @@ from magistrate.engines.openai import open_engine
 from magistrate.engines.openai.engine import OpenAIEngine, read_options
 from magistrate.engines.remote.client import run_on_io_loop
 from magistrate.errors import CapabilityError, InvalidOutput, OverLength, SpecError
+from magistrate.judges import registry
+from magistrate.judges.committee import Committee, members_of
+from magistrate.judges.cross_examination import CrossExamination
 from magistrate.training.judge.bases import base_of
-from magistrate.types import Data, Message, Prompt, Trusted, Verdict
+from magistrate.types import Data, Failure, Message, Prompt, Trusted, Verdict
 
 pytestmark = pytest.mark.full  # a real server with a second copy of the model
 
@@ -223,6 +227,71 @@ def test_a_model_is_judged_with_by_name(url: str, tmp_path: Path) -> None:
     assert {step.result["method"] for each in outcomes for step in each.steps if step.verb == "choose"} == {
         "exact"
     }
+
+
+def museum(n: int) -> list[dict[str, Any]]:
+    """Rows about a museum, each with a second answer for judges that compare."""
+    context = ["The museum opens at nine and closes at five. Entry is free for children under twelve."]
+    said = ("The museum opens at nine o'clock.", "The museum closes at eight in the evening.")
+    return [
+        {
+            "id": str(at),
+            "input": "When is the museum open?",
+            "output": f"{said[at % 2]} This is visit number {at}.",
+            "context": context,
+            "alternatives": [said[1 - at % 2]],
+        }
+        for at in range(n)
+    ]
+
+
+def test_ten_samples_begin_with_as_many_requests_as_the_server_has_slots(url: str, tmp_path: Path) -> None:
+    with counting(url) as counted:
+        made = open_engine("smollm2", EngineSettings(base_url=counted.url, concurrency=16))
+        counted.n, counted.hold = 0, 2
+        rows, store = museum(10), tmp_path / "runs.db"
+        run = asyncio.run(
+            aevaluate(rows, "faithfulness", model=made, store=store, cache=False, progress=False)
+        )
+    outcomes = run.outcomes()
+    assert len(outcomes) == 10 and all(isinstance(each, Verdict) for each in outcomes)
+    assert counted.at_first == 2, "neither fewer nor more than its slots"
+    assert counted.n >= 10 and counted.under_way == 0
+
+
+PANELS = (
+    *("geval", "geval:scale=5", "pairwise", "chainpoll:n=2", "jury:members=faithfulness+geval"),
+    *("sentences", "selfcheck:n=2,max_tokens=40", "semantic_entropy:n=2,max_tokens=40"),
+    "courtroom:least=1,most=1,rounds=1",
+)
+WEIGHED = ("geval", "geval:scale=5", "pairwise", "jury:members=faithfulness+geval", "sentences")
+
+
+def test_every_panel_judge_keeps_its_contract_on_a_real_server(url: str, tmp_path: Path) -> None:
+    made = open_engine("smollm2", EngineSettings(base_url=url, concurrency=2))
+    examined = Committee(members_of(())[:2], examination=CrossExamination(1))
+    judges = [*map(registry.judge, PANELS), examined]
+    run = asyncio.run(aevaluate(museum(2), judges, model=made, store=tmp_path / "s.db", progress=False))
+    found = run.outcomes(with_steps=True)
+    assert len(found) == 2 * len(judges), "every sample has an outcome of every judge"
+    samples = {sample.id: sample for sample in run.samples()}
+    labels = {judge.info.name: judge.info.labels for judge in judges}
+    for outcome in found:
+        told = f"{outcome.judge}: {outcome}"
+        assert outcome.steps and outcome.usage.calls + outcome.usage.reused == len(outcome.steps), told
+        if not isinstance(outcome, Verdict):  # only what must be written may be cut off, and is no verdict
+            assert isinstance(outcome, Failure) and outcome.code == "invalid_output", told
+            assert outcome.judge not in WEIGHED, told
+            continue
+        assert outcome.label in labels[outcome.judge] and 0 <= outcome.score <= 1, told
+        sample = samples[outcome.sample_id]
+        for claim in outcome.claims:
+            span, text = claim.output_quote, sample.output or ""
+            assert text[span.start : span.end] == claim.output_text, told
+        for each in outcome.details.get("cross_examination", {}).get("rounds", ()):
+            texts = {"A": sample.alternatives[0], "B": sample.output or ""}
+            for one in each:
+                assert texts[one["side"]][slice(*one["at"])] == one["quote"], told
 
 
 def test_options_that_its_tokenizer_cannot_tell_apart_are_refused(url: str) -> None:
