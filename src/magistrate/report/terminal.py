@@ -14,6 +14,7 @@ from magistrate.report.formatting import (
     CLOSE,
     OPEN,
     around,
+    counted,
     decimal,
     duration,
     estimated,
@@ -55,19 +56,7 @@ def render(report: Report, console: Console) -> None:
     """Print the run, a comparison if there are several judges, and each judge's metrics."""
     from rich.text import Text
 
-    run = report.run
-    unnamed = run.name == run.id
-    console.print(Text.assemble((plain(run.name), "bold"), "" if unnamed else f"  {plain(run.id)}"))
-    facts = [plain(run.dataset), f"{run.n_total} samples", plain(run.status)]
-    if run.unread is not None and run.unread.n:
-        facts.insert(2, run.unread.short)
-    if run.seconds is not None:
-        facts.append(duration(run.seconds))
-    if run.reason is not None:
-        facts.append(plain(run.reason))
-    if run.damaged:
-        facts.insert(2, f"{len(run.damaged)} damaged in the store")
-    console.print(Text("  ·  ".join(facts)))
+    print_head(report, console)
     if len(report.judges) > 1:
         console.print()
         console.print(_comparison(report, console.width))
@@ -79,6 +68,25 @@ def render(report: Report, console: Console) -> None:
     if any(judge.result for judge in report.judges):
         console.print()
         console.print(Text(f"Brackets: 95 % intervals. Positive: hallucinated. {FOOTNOTE}", style="dim"))
+
+
+def print_head(report: Report, console: Console) -> None:
+    """Print the name of a run, and below it its data, status and time."""
+    from rich.text import Text
+
+    run = report.run
+    unnamed = run.name == run.id
+    console.print(Text.assemble((plain(run.name), "bold"), "" if unnamed else f"  {plain(run.id)}"))
+    facts = [plain(run.dataset), counted(run.n_total, "sample"), plain(run.status)]
+    if run.unread is not None and run.unread.n:
+        facts.insert(2, run.unread.short)
+    if run.seconds is not None:
+        facts.append(duration(run.seconds))
+    if run.reason is not None:
+        facts.append(plain(run.reason))
+    if run.damaged:
+        facts.insert(2, f"{len(run.damaged)} damaged in the store")
+    console.print(Text("  ·  ".join(facts)))
 
 
 def _comparison(report: Report, width: int) -> Table:
