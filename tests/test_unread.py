@@ -229,7 +229,7 @@ def test_blank_cells_are_named_by_row_and_column(home: Path, call: Call) -> None
     lines[4]["docs"], lines[9]["docs"], lines[11]["answer"] = "", "  ", ""
     for kind in ("csv", "jsonl"):
         file = written(f"rows.{kind}", lines)
-        done = call("run", file, *SHUT, "--map", "context=docs", "--map", "output=answer")
+        done = call("run", file, *SHUT, "--map", "context=docs", "--map", "output=answer", "--full")
         first, second, third = (n + 2 if kind == "csv" else n + 1 for n in (4, 9, 11))
         words = " ".join(done.out.split())
         assert f"Column 'docs' (context) is blank in {file}:{first}, {file}:{second}." in words
