@@ -244,7 +244,11 @@ def _spec(found: Findings) -> RunSpec:
     from magistrate.judges.registry import DEFAULT_JUDGE
     from magistrate.runs.spec import spec_from
 
-    dataset = {"source": found.source, "map": dict(found.mapping), "labels": dict(found.labels)}
+    dataset: dict[str, Any] = {
+        "source": found.source,
+        "map": dict(found.mapping),
+        "labels": dict(found.labels),
+    }
     if found.max_unread != MAX_UNREAD:
         dataset["max_unread"] = found.max_unread
     return spec_from({"dataset": dataset, "judges": [DEFAULT_JUDGE], "gates": [GATE]})
