@@ -21,9 +21,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 all: lint test
 
-demo: .venv/.local  ## judge the built-in set by code and with the embedded model, and print the report
-	$(BIN)/magistrate models pull
-	$(BIN)/magistrate run quickstart --judge auto --judge faithfulness --judge hallucination --name demo
+demo: .venv/.local  ## judge the built-in set by code and with the embedded model, and show it on one screen
+	$(BIN)/magistrate demo --pull
 	@echo "see it in a browser: $(BIN)/magistrate serve --open last"
 
 demo-watch: $(WATCH)/.watch  ## watch a small RAG application for half a minute, until an alert fires

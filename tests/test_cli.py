@@ -395,7 +395,10 @@ def test_a_list_fits_80_columns_with_names_whole(
     assert words != ["judges"] or "AUROC: the mean over labelled sets" in done.out
     monkeypatch.delenv("COLUMNS")
     lines = call(*words).out.splitlines()
-    assert len(lines) == len(names) + 2, "in a pipe every row is one line"
+    if words[0] in ("judges", "doctor"):
+        assert max(map(len, lines)) <= 100, "long texts wrap in a pipe too"
+    else:
+        assert len(lines) == len(names) + 2, "in a pipe every row is one line"
 
 
 def test_what_has_no_room_is_left_out_and_said(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

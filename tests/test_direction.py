@@ -252,7 +252,7 @@ def test_an_older_run_is_read_and_says_what_is_not_known(home: Path, call: Call)
         assert judge.result.metrics[name] == known.result.metrics[name]
     assert judge.calibration is None and judge.to_dict()["direction"] is None
     assert any("Nothing is said of its scores" in each and "run it again" in each for each in judge.remarks)
-    shown = call("show", run.id)
+    shown = call("show", run.id, "--full")
     assert shown.code == 0 and "Nothing is said of its scores" in " ".join(shown.out.split())
     (gate,) = results(["auroc>=0.1"], run.summary())
     assert not gate.passed

@@ -145,7 +145,7 @@ def test_a_command_line_that_is_none_is_seen(line: str) -> None:
 
 def test_the_printed_block_is_of_this_version_and_prompt() -> None:
     page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
-    (block,) = [found["lines"] for found in CONSOLE.finditer(page) if "run quickstart" in found["lines"]]
+    (block,) = [found["lines"] for found in CONSOLE.finditer(page) if "recipe " in found["lines"]]
     told = " ".join(block.split())
     info = instance("faithfulness").info
     assert f"judge=faithfulness@{info.version} " in told

@@ -75,7 +75,7 @@ def test_a_threshold_that_is_the_problem_is_told_with_a_command_that_works(home:
     assert remark is not None and "at its threshold .50" in remark
     run.export(home.parent / "page.html")
     places = {
-        "show": " ".join(call("show", "lab").out.split()),
+        "show": " ".join(call("show", "lab", "--full").out.split()),
         "page": (home.parent / "page.html").read_text(),
         "data": json.dumps(run.summary().to_dict()),
     }
@@ -171,7 +171,7 @@ def test_a_calibration_on_data_unlike_its_own_says_so(home: Path, call: Call) ->
     assert "magistrate calibrate" in remark
     shift = judge.to_dict()["score_shift"]
     assert shift["shown"] and shift["p"] < 0.001 and shift["distance"] > 0.5
-    assert FOREIGN in " ".join(call("show", "unlike").out.split())
+    assert FOREIGN in " ".join(call("show", "unlike", "--full").out.split())
     Path("f.json").unlink()  # the run itself holds what it is held against
     assert told(only(run), FOREIGN) == remark
 

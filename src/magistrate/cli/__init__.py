@@ -30,6 +30,8 @@ from magistrate.cli.output import hush
 from magistrate.errors import MagistrateError
 
 COMMANDS = (
+    "demo",
+    "init",
     "judge",
     "run",
     "resume",
@@ -132,6 +134,10 @@ def main(program: click.Command = command, name: str = "magistrate") -> None:
         except BrokenPipeError:
             hush()
             code = code or UNREAD
+        except OSError as error:
+            hush()
+            click.echo(f"error: cannot write the answer: {error.strerror}", err=True)
+            code = code or BAD_INPUT
     if code > SIGNALLED:
         # After Ctrl-C, do not wait for a model that is still loading.
         sys.stderr.flush()
@@ -173,6 +179,13 @@ def _run(program: click.Command, name: str) -> int:
 
         click.echo(f"error: {plain(str(error))}", err=True)
         return exit_code(error)
+    except OSError as error:  # such as a full disk, also where standard output is a file on it
+        from magistrate.report.formatting import plain
+
+        hush()
+        place = "" if error.filename is None else f" {plain(str(error.filename))}"
+        click.echo(f"error: cannot read or write{place}: {error.strerror or error}", err=True)
+        return BAD_INPUT
 
 
 def _warned(message: Warning | str, *_: object, **__: object) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from magistrate.cli.options import json_option, model_options
-from magistrate.cli.output import print_json, print_table
+from magistrate.cli.output import PIPED, print_json, print_table
 
 if TYPE_CHECKING:
     from magistrate.engines.base import Engine, EngineSettings
@@ -49,7 +49,7 @@ def command(
         print_json([asdict(finding) for finding in findings])
     else:
         rows = [[each.what, each.state, each.detail] for each in findings]
-        print_table(["what", "state", "detail"], rows, wrapped={"detail": 30})
+        print_table(["what", "state", "detail"], rows, wrapped={"detail": 30}, piped=PIPED)
     return GATE_FAILED if any(each.state == "missing" for each in findings) else DONE
 
 
@@ -101,6 +101,7 @@ def _places() -> Iterator[Finding]:
     from magistrate._paths import default_store, home
     from magistrate.datasets import describe
     from magistrate.errors import MagistrateError
+    from magistrate.report.formatting import counted
     from magistrate.store import Store
 
     yield Finding(
@@ -111,7 +112,7 @@ def _places() -> Iterator[Finding]:
     if default_store().exists():
         try:
             with Store.open(default_store()) as store:
-                yield Finding("store", "ok", f"{len(store.runs())} runs in {default_store()}")
+                yield Finding("store", "ok", f"{counted(len(store.runs()), 'run')} in {default_store()}")
         except MagistrateError as error:
             yield Finding("store", "missing", str(error))
     else:

@@ -55,11 +55,13 @@ def finish_run(
     *,
     again: str = "resume",
     junit: Path | None = None,
+    full: bool = False,
 ) -> int:
     """Execute a run, print its report and return the exit code, also if Ctrl-C or an error cuts it short.
 
     `bar` shows the progress. `spec` contains the gates. `again` is the command that continues the run.
-    `junit` is the path of the JUnit document, which is written even if the run fails.
+    `junit` is the path of the JUnit document, which is written even if the run fails. With `full`, the
+    whole report is printed instead of one screen.
     """
     from magistrate.api.run import Run
     from magistrate.report.counts import counted
@@ -78,7 +80,7 @@ def finish_run(
         report = run.summary() if cut_short else counted(session.store, run.id).report
         checked = gates_of(report, spec)
         write_gates(junit, report, checked, spec, error="interrupted" if cut_short else None)
-        show(report, bar.problems, as_json, checked)
+        show(report, bar.problems, as_json, checked, full=full)
     except KeyboardInterrupt:
         click.echo(f"interrupted while the report was made; see: magistrate show {run.id}", err=True)
         return interrupted_code()
@@ -152,18 +154,26 @@ def _say_what_is_kept(bar: ProgressBar, again: str) -> Iterator[None]:
 
 
 def show(
-    report: Report, problems: Sequence[Problem], as_json: bool, checked: Sequence[GateResult] = ()
+    report: Report,
+    problems: Sequence[Problem],
+    as_json: bool,
+    checked: Sequence[GateResult] = (),
+    *,
+    full: bool = False,
 ) -> None:
-    """Print the report and the rows that were left out. A closed pipe is not an error."""
+    """Print the report, on one screen or in full, and the rows that were left out.
+
+    A closed pipe is not an error.
+    """
     from magistrate.report import render
+    from magistrate.report.screen import render_screen
 
     try:
         if as_json:
             data = {**report.to_dict(), "problems": [str(problem) for problem in problems]}
             print_json(data | ({"gates": [each.to_dict() for each in checked]} if checked else {}))
         else:
-            render(report, console())
-            click.echo(f"\nrun {report.run.id}: see 'magistrate show {report.run.id}'")
+            (render if full else render_screen)(report, console())
         sys.stdout.flush()
     except BrokenPipeError:
         hush()

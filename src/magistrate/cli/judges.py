@@ -11,7 +11,7 @@ import click
 
 from magistrate._text import decimal
 from magistrate.cli.options import json_option, model_options, tell_unasked
-from magistrate.cli.output import console, is_pipe, print_json, print_table
+from magistrate.cli.output import PIPED, console, is_pipe, print_json, print_table, write_file
 from magistrate.report.export import outcome_data
 from magistrate.report.judges import asks_of, facts, inputs_of, listed, milliseconds, option_words
 
@@ -92,6 +92,7 @@ def _list(as_json: bool) -> None:
         [_row(each, model) for each in described],
         wrapped={"what it does": 30, "inputs": 12, "needs": 12, "options": 20},
         spare=("options", "needs", "inputs"),
+        piped=PIPED,
     )
     if not is_pipe(terminal := console()):
         terminal.print(Text(READING.format(model=model), style="dim"))
@@ -191,7 +192,7 @@ def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -
     kind = kind or (name if name in PANELS else "labels")
     template = files("magistrate.judges") / "templates" / f"{kind}.yaml"
     path = folder / f"{name}.yaml"
-    _write(path, template.read_text(encoding="utf-8").replace("JUDGE_NAME", name), replace=force)
+    write_file(path, template.read_text(encoding="utf-8").replace("JUDGE_NAME", name), replace=force)
     following = f"magistrate judges try {shlex.quote(str(path))}"
     if as_json:
         print_json({"path": str(path), "kind": kind, "next": following})
@@ -228,30 +229,12 @@ def steps(
     criteria = GEval(criteria).criteria
     engine = registry.engine(model, settings)
     written = _async.run(write_steps(criteria, engine))
-    _write(file, criteria_text(criteria, written, engine.info.model), replace=force)
+    write_file(file, criteria_text(criteria, written, engine.info.model), replace=force)
     if as_json:
         print_json({"path": str(file), "criteria": criteria, "steps": list(written)})
     else:
         click.echo("\n".join(f"{at}. {plain(step)}" for at, step in enumerate(written, 1)))
         click.echo(f"wrote {plain(str(file))}\nuse it: --judge geval:file={plain(str(file))}")
-
-
-def _write(path: Path, text: str, *, replace: bool) -> None:
-    """Create a file. An existing symlink is never followed, so nothing is written elsewhere."""
-    from magistrate.errors import SpecError
-
-    try:
-        if replace:
-            path.unlink(missing_ok=True)
-        with path.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except FileExistsError:
-        raise SpecError(f"{path} is there already; use --force to replace it") from None
-    except FileNotFoundError:
-        raise SpecError(f"cannot write {path}: there is no folder {path.parent}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SpecError(f"cannot write {path}: {reason}") from None
 
 
 @command.command(

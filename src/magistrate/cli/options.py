@@ -226,6 +226,13 @@ def json_option(function: Decorated) -> Decorated:
     return click.option("--json", "as_json", is_flag=True, help="Print data for machines.")(function)
 
 
+def full_option(function: Decorated) -> Decorated:
+    """Add `--full`."""
+    return click.option("--full", is_flag=True, help="Print all figures and remarks, not one screen.")(
+        function
+    )
+
+
 def require_store(place: str | None) -> str:
     """Return the place of the store named by `--store`, or of the default one.
 

@@ -45,6 +45,25 @@ def hush() -> None:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
+def write_file(path: Path, text: str, *, replace: bool) -> None:
+    """Create a file. An existing symlink is never followed, so nothing is written elsewhere."""
+    from magistrate.errors import SpecError
+
+    try:
+        if replace:
+            path.unlink(missing_ok=True)
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        raise SpecError(f"{path} is there already; use --force to replace it") from None
+    except FileNotFoundError:
+        raise SpecError(f"cannot write {path}: there is no folder {path.parent}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SpecError(f"cannot write {path}: {reason}") from None
+
+
+PIPED = 100  # columns of long tables without a terminal
 GAP = 2  # columns between two cells
 EVERYTHING_WHOLE: Mapping[str, int] = MappingProxyType({})
 NO_ROOM = "Left out for want of room: {}. A wider terminal or --json shows all."
@@ -61,12 +80,14 @@ def print_table(
     *,
     wrapped: Mapping[str, int] = EVERYTHING_WHOLE,
     spare: Sequence[str] = (),
+    piped: int | None = None,
 ) -> None:
     """Print rows of untrusted text under `columns`.
 
     Cells of the `wrapped` columns may wrap, down to the given width in characters; all others stay on one
     line. If the table still does not fit, the `spare` columns are left out one by one, with a note. Without
-    a terminal every row is one line, so that it can be searched. Columns without any content are not shown.
+    a terminal every row is one line, so that it can be searched, unless `piped` gives a width for it too.
+    Columns without any content are not shown.
     """
     from rich.cells import cell_len
     from rich.text import Text
@@ -74,7 +95,9 @@ def print_table(
     from magistrate.report.formatting import plain
 
     terminal = console()
-    as_lines = is_pipe(terminal)
+    as_lines = is_pipe(terminal) and piped is None
+    if is_pipe(terminal) and piped is not None:
+        terminal.width = piped
     cells = [[" ".join(plain(cell).split()) for cell in row] for row in rows]
     natural = {
         name: max(map(cell_len, chain([name], (row[at] for row in cells)))) for at, name in enumerate(columns)

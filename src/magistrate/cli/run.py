@@ -13,6 +13,7 @@ import click
 from magistrate.cli.options import (
     base_rate_option,
     calibration_option,
+    full_option,
     gate_option,
     json_option,
     junit_option,
@@ -98,6 +99,7 @@ IN_LIMITS = tuple(option.name for option in (*LIMITS, FAILURES))
 @model_options
 @price_option
 @store_option
+@full_option
 @json_option
 @click.pass_context
 def command(
@@ -189,8 +191,10 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
             session.store.tag(unfinished.id, add=spec.tags)
             work = session.resume(unfinished, plan, bar)
         else:
+            _tell_same_name(session.existing_store, spec.name)
             work = session.start(plan, bar)
-        return finish_run(lambda: _async.run(work), bar, session, spec, as_json, junit=junit)
+        full: bool = context.params["full"]
+        return finish_run(lambda: _async.run(work), bar, session, spec, as_json, junit=junit, full=full)
 
 
 def _spec(context: click.Context) -> tuple[RunSpec, list[Judge] | None]:
@@ -235,6 +239,15 @@ def _spec(context: click.Context) -> tuple[RunSpec, list[Judge] | None]:
         spec = spec.model_copy(update={"judges": judges})
     spec = spec_assuming(spec, context.params["base_rate"], context.params["store"])
     return spec, made if written is not None and same_judges(spec, written) else None
+
+
+def _tell_same_name(store: Store | None, name: str | None) -> None:
+    """Print a note if another run has this name, because the name alone finds neither of them."""
+    from magistrate.report.formatting import plain
+
+    if store is not None and name is not None and any(each.name == name for each in store.runs()):
+        told = f"note: another run is named {plain(name)!r} too; name this one by its id, or 'last'"
+        click.echo(told, err=True)
 
 
 def _goes_on(unfinished: RunRecord, going_on: bool | None) -> bool:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import gate_option, json_option, junit_option, open_store, store_option
+from magistrate.cli.options import (
+    full_option,
+    gate_option,
+    json_option,
+    junit_option,
+    open_store,
+    store_option,
+)
 from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
@@ -34,6 +41,7 @@ DAMAGED_TOLD = 10
 @gate_option
 @junit_option
 @store_option
+@full_option
 @json_option
 def command(
     run: str,
@@ -43,9 +51,10 @@ def command(
     gates: tuple[str, ...],
     junit: Path | None,
     store: str | None,
+    full: bool,
     as_json: bool,
 ) -> int:
-    """Show the report of RUN (an id, the beginning of one, a name, or 'last').
+    """Show the report of RUN (an id, the beginning of one, a name, or 'last'), on one screen or with --full.
 
     With --gate, exit with 1 if a metric of the stored run misses the gate.
     """
@@ -64,7 +73,7 @@ def command(
         record = opened.find_run(run)
         if sample is None:
             report = report_of(opened, record.id, flag or None)
-            return _shown(report, gates, junit, as_json, _limit(record))
+            return _shown(report, gates, junit, as_json, full, _limit(record))
         damaged: list[str] = []
         with opened.snapshot() as moment:
             found = moment.sample(record.id, sample)
@@ -86,14 +95,20 @@ def _limit(record: RunRecord) -> float | None:
 
 
 def _shown(
-    report: Report, gates: tuple[str, ...], junit: Path | None, as_json: bool, max_failures: float | None
+    report: Report,
+    gates: tuple[str, ...],
+    junit: Path | None,
+    as_json: bool,
+    full: bool,
+    max_failures: float | None,
 ) -> int:
-    """Print the whole report and check the gates."""
+    """Print the report and check the gates."""
     from magistrate.cli.exit_codes import code_of_gates
     from magistrate.report import render
     from magistrate.report.export import junit as document
     from magistrate.report.export import write_junit
     from magistrate.report.gates import results
+    from magistrate.report.screen import render_screen
 
     checked = results(gates, report)
     if junit is not None:
@@ -101,7 +116,7 @@ def _shown(
     if as_json:
         print_json(report.to_dict() | ({"gates": [each.to_dict() for each in checked]} if checked else {}))
     else:
-        render(report, console())
+        (render if full else render_screen)(report, console())
     verdict = code_of_gates(checked)
     return _damaged(report.run.damaged) or verdict
 

@@ -166,7 +166,14 @@ class Dataset:
     def _nothing(self, of: str) -> str:
         """Return the error message for a source in which no row can be read."""
         advice = f"; {self._tally.mend()}" if self._tally.labels else ""
-        return f"none of {of} rows of {self.name} can be read; {self._tally.first}{advice}"
+        if self._tally.first is not None and self._tally.first.reason.startswith("not UTF-8"):
+            advice = "; save the file as UTF-8"
+        none = (
+            f"the only row of {self.name} cannot"
+            if of == "the 1"
+            else f"none of {of} rows of {self.name} can"
+        )
+        return f"{none} be read; {self._tally.first}{advice}"
 
     def _sample(self, row: Row) -> Sample | Problem:
         from magistrate.datasets.samples import to_sample

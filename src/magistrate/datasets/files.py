@@ -97,6 +97,9 @@ READABLE = "readable are .jsonl, .ndjson, .csv and .json, each also as .gz and .
 UNPACKED = ("parquet", "eval")  # both are compressed inside; a compressed copy allows no random access
 HUB = "hf://"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
+ZIP = b"PK\x03\x04"  # what Excel and LibreOffice write begins like any zip file
+SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
+AS_CSV = "save the sheet as CSV (UTF-8)"
 BOM = b"\xef\xbb\xbf"
 
 
@@ -178,10 +181,12 @@ class FileSource:
             if _stamp(self.path) != self.stamp:
                 raise DatasetError(f"{self.shown} has changed since it was opened; load it again")
             with self.path.open("rb") as raw, unpacked(raw, self.path.suffix, self.shown) as stream:
-                head = stream.read(3)
+                head = stream.read(4)
+                if head == ZIP and self.format in ("csv", "json", "jsonl"):
+                    raise DatasetError(f"{self.shown} is a spreadsheet or a zip file; {AS_CSV}, or unpack it")
                 if head[:2] in UTF16:
                     raise DatasetError(f"{self.shown} is UTF-16; save it as UTF-8")
-                stream.seek(len(BOM) if head == BOM else 0)
+                stream.seek(len(BOM) if head[:3] == BOM else 0)
                 yield stream
             if _stamp(self.path) != self.stamp:
                 raise DatasetError(f"{self.shown} has changed while it was read; load it again")
@@ -199,6 +204,8 @@ def open_file(name: str | Path) -> FileSource:
     if not _there(path):
         raise SpecError(f"no file {plain(repr(str(name)), 200)}{_beside(path)}")
     kind = format_of(path)
+    if kind is None and path.suffix.lower() in SHEETS:
+        raise SpecError(f"{plain(path.name)!r} is a spreadsheet; {AS_CSV} and name that file")
     if kind is None:
         raise SpecError(f"cannot tell what {path.name!r} holds; {READABLE}")
     stem = path.name[: -len("".join(_suffixes(path)))]
@@ -241,6 +248,8 @@ def _suffixes(path: Path) -> list[str]:
 
 
 def _beside(path: Path) -> str:
+    if "\\" in path.name and _there(other := Path(str(path).replace("\\", "/"))):
+        return f" (did you mean {str(other)!r}?)"
     folder = path.parent
     if not folder.is_dir():
         return f": there is no folder {str(folder)!r}"

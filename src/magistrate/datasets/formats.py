@@ -25,6 +25,7 @@ LONGEST_LINE = (
 )  # bytes of a line, and characters of a cell: a compressed file of 2 MB can contain a line of 2 GB
 LARGEST_WHOLE = 128 << 20  # bytes of a JSON file that is read at once
 TOO_LONG = f"it is longer than {LONGEST_LINE >> 20} MiB; leave out what no judge reads, or split it"
+LIST_BEGINS = re.compile(rb"\s*\[\s*(\{|$)")
 BIG_EXPONENT = re.compile(rb"\d[eE]\+?\d{3}")
 
 
@@ -139,6 +140,7 @@ class _BoundedText:
 
 def jsonl(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
     """Yield the rows of a file with one JSON object per line."""
+    begun = False
     for number, raw in enumerate(bounded_lines(stream), 1):
         if raw is None:
             yield Problem(shown, number, TOO_LONG)
@@ -146,6 +148,9 @@ def jsonl(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Pr
         line = raw.rstrip(b"\r\n")
         if not line.strip():
             continue
+        if not begun and LIST_BEGINS.match(line):
+            raise DatasetError(f"{shown} is one JSON list, not one object a line; rename it to end in .json")
+        begun = True
         try:
             yield Row(shown, number, f"{stem}-{number}", parse(line))
         except ValueError as error:

@@ -284,10 +284,15 @@ def _enclosed(value: str) -> str:
     return f"({value})" if set(value) & set(",:=") else value
 
 
+MOST_LISTED = 12  # known names that an error lists beside the nearest ones
+
+
 def unknown(kind: str, name: str, known: Sequence[str], *, of: str = "", see: str = "judges") -> str:
     """Return an error message for an unknown name, with the nearest known ones; `of` names its owner."""
     near = difflib.get_close_matches(name, known, n=3)
     meant = f" (did you mean {' or '.join(repr(each) for each in near)}?)" if near else ""
+    if near and len(known) > MOST_LISTED:
+        return f"unknown {kind} {name!r}{of}{meant}; see 'magistrate {see}'"
     listed = ", ".join(known) or "none"
     return f"unknown {kind} {name!r}{of}{meant}; known: {listed}; see 'magistrate {see}'"
 

@@ -14,6 +14,7 @@ from magistrate.report.formatting import (
     CLOSE,
     OPEN,
     around,
+    counted,
     decimal,
     duration,
     estimated,
@@ -55,6 +56,24 @@ def render(report: Report, console: Console) -> None:
     """Print the run, a comparison if there are several judges, and each judge's metrics."""
     from rich.text import Text
 
+    print_head(report, console)
+    if len(report.judges) > 1:
+        console.print()
+        console.print(_comparison(report, console.width))
+    for judge in report.judges:
+        console.print()
+        console.print(Text(f"── {plain(judge.judge)} ", style="bold cyan"))
+        for part in _judge(judge, console):
+            console.print(part)
+    if any(judge.result for judge in report.judges):
+        console.print()
+        console.print(Text(f"Brackets: 95 % intervals. Positive: hallucinated. {FOOTNOTE}", style="dim"))
+
+
+def print_head(report: Report, console: Console) -> None:
+    """Print the name of a run, and below it its data, status and time."""
+    from rich.text import Text
+
     run = report.run
     unnamed = run.name == run.id
     console.print(Text.assemble((plain(run.name), "bold"), "" if unnamed else f"  {plain(run.id)}"))
@@ -68,17 +87,6 @@ def render(report: Report, console: Console) -> None:
     if run.damaged:
         facts.insert(2, f"{len(run.damaged)} damaged in the store")
     console.print(Text("  ·  ".join(facts)))
-    if len(report.judges) > 1:
-        console.print()
-        console.print(_comparison(report, console.width))
-    for judge in report.judges:
-        console.print()
-        console.print(Text(f"── {plain(judge.judge)} ", style="bold cyan"))
-        for part in _judge(judge, console):
-            console.print(part)
-    if any(judge.result for judge in report.judges):
-        console.print()
-        console.print(Text(f"Brackets: 95 % intervals. Positive: hallucinated. {FOOTNOTE}", style="dim"))
 
 
 def _comparison(report: Report, width: int) -> Table:

@@ -170,7 +170,10 @@ def check_stream(judges: Sequence[Judge], info: EngineInfo) -> None:
     if not names:
         raise SpecError("there is no judge; name one at least")
     if len(set(names)) != len(names):
-        raise SpecError(f"judges need different names, got {', '.join(names)}")
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SpecError(
+            f"two judges are named {twice!r}; leave one out, or rename one: --judge {twice}:name=OTHER"
+        )
     for judge in judges:
         if judge.info.lacks:
             raise SpecError(f"judge {judge.info.name!r} {judge.info.lacks}")

@@ -208,7 +208,7 @@ def _pip_failure(ended: child.ChildResult, requirement: str, scratch: Path) -> s
     if any(sign in text for sign in _OFFLINE):
         return (
             f"cannot reach the package index for {requirement}: no network, or a wrong index or proxy "
-            f"setting ('pip config list' shows them); nothing was kept; pip said: {ended.reason()}"
+            "setting ('pip config list' and HTTPS_PROXY show them); nothing was kept"
         )
     return (
         f"cannot download {requirement}: {ended.reason()}; nothing was kept; check the network and pip's "

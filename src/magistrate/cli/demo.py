@@ -1,0 +1,165 @@
+"""`magistrate demo`: judge the built-in set, and show the figures and three samples on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from magistrate.cli.options import json_option, store_option
+from magistrate.cli.output import console, print_json
+from magistrate.judges.registry import DEFAULT_JUDGE
+from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span, Verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from magistrate.types import Outcome
+
+QUICKSTART = "quickstart"
+MODEL_JUDGES = ("faithfulness", "hallucination")  # these ask the embedded model
+AROUND = 45  # characters shown on each side of what is marked
+LONGEST = 150  # characters of a sample that are shown
+
+
+@click.command(epilog="Example: magistrate demo; magistrate demo --pull")
+@click.option("--pull", is_flag=True, help="Pull the small embedded model first (98 MB), and ask it too.")
+@store_option
+@json_option
+def command(pull: bool, store: str | None, as_json: bool) -> int:
+    """Judge the built-in set of 72 samples, and show figures, a catch, a miss and a false alarm.
+
+    Without --pull nothing is downloaded: the judges of code are used, and the embedded model if it is here.
+    """
+    from magistrate.api.evaluate import evaluate
+    from magistrate.cli.exit_codes import DONE, ENGINE_GONE
+    from magistrate.report.formatting import plain
+    from magistrate.report.gates import without_verdict
+    from magistrate.report.screen import print_figures
+    from magistrate.report.terminal import print_head
+    from magistrate.runs.progress import ProgressBar
+
+    judges = [DEFAULT_JUDGE, *(MODEL_JUDGES if _model_is_here(pull) else ())]
+    bar = ProgressBar(console(error=True), lines=True)
+    run = evaluate(QUICKSTART, judges, name="demo", store=store, watcher=bar)
+    report = run.summary()
+    chosen = interesting(run.samples(), run.outcomes(), DEFAULT_JUDGE)
+    if as_json:
+        samples = [{"what": what, "sample": sample.id} for what, sample, _ in chosen]
+        print_json(report.to_dict() | {"interesting": samples})
+    else:
+        terminal = console()
+        print_head(report, terminal)
+        terminal.print()
+        print_figures(report, terminal)
+        for what, sample, verdict in chosen:
+            _print_sample(what, sample, verdict, terminal)
+        _print_next(chosen, store, terminal)
+    if told := without_verdict(report):
+        click.echo(plain(told), err=True)
+        return ENGINE_GONE
+    return DONE
+
+
+def interesting(
+    samples: Iterable[Sample], outcomes: Iterable[Outcome], judge: str
+) -> list[tuple[str, Sample, Verdict]]:
+    """Return the surest catch, miss and false alarm of `judge`, each if there is one."""
+    by_id: Mapping[str, Sample] = {sample.id: sample for sample in samples}
+    kinds: tuple[tuple[str, str, str], ...] = (
+        ("caught", HALLUCINATED, HALLUCINATED),
+        ("missed", HALLUCINATED, FAITHFUL),
+        ("false alarm", FAITHFUL, HALLUCINATED),
+    )
+    verdicts = [each for each in outcomes if isinstance(each, Verdict) and each.judge == judge]
+    found = []
+    for what, truth, said in kinds:
+        of_kind = [each for each in verdicts if each.label == said and by_id[each.sample_id].label == truth]
+        if of_kind:
+            # The surest one; among equals, one whose marks meet those of the people who wrote the set.
+            best = max(
+                of_kind,
+                key=lambda each: (abs(each.score - 0.5), _meets(each, by_id[each.sample_id])),
+            )
+            found.append((what, by_id[best.sample_id], best))
+    return found
+
+
+def _meets(verdict: Verdict, sample: Sample) -> bool:
+    marks = [claim.output_quote for claim in verdict.claims]
+    return any(a.start < b.end and b.start < a.end for a in marks for b in sample.spans)
+
+
+def _model_is_here(pull: bool) -> bool:
+    """Return whether the embedded model can be asked. With `pull`, it is pulled if it is not here."""
+    from magistrate.cli.models import Stages
+    from magistrate.engines import models
+    from magistrate.engines.registry import KINDS
+
+    if pull:
+        with Stages(console(error=True)) as stages:
+            models.pull(models.default(), stages.report)
+        return True
+    runs_here = not any(kind.absent for kind in KINDS if not kind.word)
+    return runs_here and models.is_pulled(models.default())
+
+
+def _print_sample(what: str, sample: Sample, verdict: Verdict, terminal: Console) -> None:
+    """Print a sample's output around the first mark: the judge's, or for a miss what people marked."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from magistrate.report.formatting import decimal
+
+    if what == "missed":
+        spans: Sequence[Span] = sample.spans
+        told = "marked by people, not by the judge"
+    else:
+        spans = [claim.output_quote for claim in verdict.claims]
+        told = "marked by the judge" if spans else "nothing is marked"
+    facts = f"  {sample.id}  score {decimal(verdict.score)}; ⟦⟧ {told}"
+    terminal.print()
+    terminal.print(Text.assemble((what, "bold"), (facts, "dim")))
+    terminal.print(Padding(_excerpt(sample.output or "", spans), (0, 0, 0, 2), expand=False))
+
+
+def _excerpt(text: str, spans: Sequence[Span]) -> Text:
+    from rich.text import Text
+
+    from magistrate.report.formatting import around, marked
+
+    first = min(spans, key=lambda each: each.start, default=Span(0, 0))
+    start, _ = around(text, first.start, first.end, AROUND)
+    end = len(text)
+    if end - start > LONGEST:
+        end = text.rfind(" ", start, start + LONGEST)
+        end = end if end > start else start + LONGEST
+    inside = [
+        Span(each.start - start, min(each.end, end) - start) for each in spans if start <= each.start < end
+    ]
+    shown = Text("… " if start else "")
+    shown.append_text(marked(text[start:end].replace("\n", " "), inside, "bold red underline"))
+    return shown.append(" …" if end < len(text) else "")
+
+
+def _print_next(chosen: Sequence[tuple[str, Sample, Verdict]], store: str | None, terminal: Console) -> None:
+    """Print the three commands that follow."""
+    import shlex
+
+    from rich.text import Text
+
+    from magistrate.report.formatting import plain
+
+    place = "" if store is None else f" --store {shlex.quote(store)}"
+    commands = [("magistrate init answers.csv", "your own data: a run file and a CI job")]
+    if chosen:
+        sample = chosen[0][1].id
+        commands.insert(0, (f"magistrate show last --sample {sample}{place}", "why this verdict"))
+    commands.append((f"magistrate export last --to report.html{place}", "all of it as a page"))
+    terminal.print()
+    for words, purpose in commands:
+        terminal.print(
+            Text.assemble(("next  ", "dim"), plain(words), (f"  # {purpose}", "dim")), soft_wrap=True
+        )

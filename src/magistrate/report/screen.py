@@ -1,0 +1,134 @@
+"""Print a run on one screen: a row of figures per judge, the gravest remark, and what to do next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magistrate.report.formatting import counted, decimal, duration, estimated, numbers, plain, tally
+from magistrate.report.terminal import print_head
+from magistrate.report.values import NAMES, Baseline, JudgeReport, Report
+from magistrate.types import FAITHFUL, HALLUCINATED
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+SHOWN = {"balanced_accuracy": "bal. acc. [95 %]", "auroc": "AUROC [95 %]"}
+NARROW = 72  # width in columns below which intervals, times and counts are left to the full report
+
+
+def render_screen(report: Report, console: Console) -> None:
+    """Print the main figures of all judges in one table, one remark, and the next command."""
+    from rich.text import Text
+
+    print_head(report, console)
+    console.print()
+    print_figures(report, console)
+    for judge in report.judges:
+        if told := _without_verdict(judge):
+            console.print(Text(f"{plain(judge.judge)}: {told}", "yellow"))
+    remarks = _remarks(report)
+    if remarks:
+        more = f" ({counted(len(remarks) - 1, 'more remark')}: --full)" if len(remarks) > 1 else ""
+        console.print()
+        console.print(Text.assemble(("remark  ", "dim"), (plain(remarks[0]), "yellow"), (more, "dim")))
+    run = plain(report.run.id)
+    console.print()
+    # Commands stay whole, so that they can be copied.
+    for line in (f"run {run}: magistrate show {run} --full", f"next: {next_command(report)}"):
+        console.print(Text(line), soft_wrap=True)
+
+
+def print_figures(report: Report, console: Console) -> None:
+    """Print one row per judge, and one for the best trivial rule where there is one."""
+    console.print(_figures(report, console.width))
+
+
+def next_command(report: Report) -> str:
+    """Return the command that most helps with this run as it is."""
+    run = plain(report.run.id)
+    if report.judges and all(judge.without_verdict for judge in report.judges):
+        return f"magistrate judges {plain(report.judges[0].judge)}"
+    if any(judge.failures for judge in report.judges):
+        return f"magistrate retry {run}"
+    if report.run.status != "done":
+        return f"magistrate resume {run}"
+    if not any(judge.n_labelled for judge in report.judges):
+        return f"magistrate label {run}"
+    return f"magistrate export {run} --to report.html"
+
+
+def _figures(report: Report, width: int) -> Table:
+    from rich.text import Text
+
+    measured = any(judge.result is not None for judge in report.judges)
+    narrow = width < NARROW
+    heads = ["judge", "ok"]
+    if measured and narrow:
+        heads += [head.partition(" [")[0] for head in SHOWN.values()]
+    elif measured:
+        heads += ["flagged", *SHOWN.values(), "time"]
+    else:
+        heads += ["verdicts"] if narrow else ["verdicts", "time"]
+    table = numbers(*heads)
+    for judge in report.judges:
+        cells: list[str | Text] = [Text(plain(judge.judge)), f"{judge.n_ok}/{judge.n_total}"]
+        if not measured:
+            table.columns[2].no_wrap = False
+            cells.append(Text(plain(tally(judge.verdicts)) or "none"))
+        elif not narrow:
+            binary = {FAITHFUL, HALLUCINATED} & set(judge.verdicts)
+            cells.append(str(judge.verdicts.get(HALLUCINATED, 0)) if binary else "-")
+        if measured:
+            cells += [_figure(judge, metric, narrow) for metric in SHOWN]
+        if not narrow:
+            cells.append(duration(judge.seconds_per_sample))
+        table.add_row(*cells)
+    if measured and (rule := _best_rule(report)) is not None:
+        name = NAMES.get(rule.name, rule.name).replace("\n", " ")
+        values = [decimal(rule.metrics[metric]) for metric in SHOWN]
+        row = [f"rule: {name}", "", *values] if narrow else [f"rule: {name}", "", "", *values, ""]
+        table.add_row(*row, style="dim")
+    return table
+
+
+def _figure(judge: JudgeReport, metric: str, narrow: bool) -> str | Text:
+    if judge.result is None:
+        return "-"
+    found = judge.result.metrics[metric]
+    return decimal(found.value) if narrow else estimated(found)
+
+
+def _best_rule(report: Report) -> Baseline | None:
+    """Return the trivial rule with the highest balanced accuracy, of the judge with the most samples."""
+    judge = max(report.judges, key=lambda each: each.n_judged)
+    known = [
+        (value, -at, rule)
+        for at, rule in enumerate(judge.baselines)
+        if (value := rule.metrics["balanced_accuracy"]) is not None
+    ]
+    return max(known, key=lambda each: each[:2])[2] if known else None
+
+
+def _without_verdict(judge: JudgeReport) -> str:
+    """Return why samples have no verdict, in words; empty if all have one."""
+    missing = judge.n_total - judge.n_ok
+    if not missing:
+        return ""
+    codes = tally({**judge.failures, **judge.abstentions}) or "not judged"
+    return f"no verdict on {missing} of {counted(judge.n_total, 'sample')}: {codes}"
+
+
+def _remarks(report: Report) -> list[str]:
+    """Return the remarks of all judges without repetitions, those of the judges with most missing first."""
+    several = len(report.judges) > 1
+    found: dict[str, list[str]] = {}
+    for judge in sorted(report.judges, key=lambda each: each.n_ok):
+        for remark in judge.remarks:
+            found.setdefault(remark, []).append(judge.judge)
+    every = len(report.judges)
+    return [
+        remark if not several or len(judges) == every else f"{', '.join(judges)}: {remark}"
+        for remark, judges in found.items()
+    ]
