@@ -99,9 +99,9 @@ def _places() -> Iterator[Finding]:
     import os
 
     from magistrate._paths import default_store, home
+    from magistrate._text import counted
     from magistrate.datasets import describe
     from magistrate.errors import MagistrateError
-    from magistrate.report.formatting import counted
     from magistrate.store import Store
 
     yield Finding(

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from magistrate._text import counted
 from magistrate.cli.options import json_option, reading_options
 from magistrate.cli.output import print_json, write_file
 from magistrate.datasets.fields import plain as printable
-from magistrate.report.formatting import counted, plain, tally
+from magistrate.report.formatting import plain, tally
 
 if TYPE_CHECKING:
     from magistrate.runs.spec import RunSpec

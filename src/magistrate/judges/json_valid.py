@@ -135,9 +135,7 @@ def schema_validator(schema: Any, where: str) -> Any:
         raise SpecError(f"{where} is nested too deeply") from None
     if isinstance(schema, dict):  # with it a reference to the root uses jsonschema's own class
         schema = {key: value for key, value in schema.items() if key != "$schema"}
-    return bounded_class(kind, lambda pattern, text: searched(compiled(pattern), text))(
-        schema, registry=specifications()
-    )
+    return bounded_class(kind, _search)(schema, registry=specifications())
 
 
 def first_problem(validator: Any, value: Any) -> str:
@@ -201,6 +199,10 @@ def _check_patterns(node: Any) -> None:
                 compiled(pattern)
         for each in node.values():
             _check_patterns(each)
+
+
+def _search(pattern: str, text: str) -> Any:
+    return searched(compiled(pattern), text)
 
 
 def _read(

@@ -64,15 +64,6 @@ def tally(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {name}" for name, n in counts.items())
 
 
-def counted(n: int, noun: str) -> str:
-    """Return a number with its noun in the singular or plural.
-
-    >>> counted(1, "sample"), counted(1200, "sample")
-    ('1 sample', '1,200 samples')
-    """
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
-
-
 # --- foreign text ---------------------------------------------------------------------------------
 
 

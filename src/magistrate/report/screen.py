@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magistrate.report.formatting import counted, decimal, duration, estimated, numbers, plain, tally
+from magistrate._text import counted
+from magistrate.report.formatting import decimal, duration, estimated, numbers, plain, tally
 from magistrate.report.terminal import print_head
 from magistrate.report.values import NAMES, Baseline, JudgeReport, Report
 from magistrate.types import FAITHFUL, HALLUCINATED

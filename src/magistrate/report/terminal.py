@@ -14,7 +14,6 @@ from magistrate.report.formatting import (
     CLOSE,
     OPEN,
     around,
-    counted,
     decimal,
     duration,
     estimated,
