@@ -184,8 +184,8 @@ def test_the_command_prints_one_table_or_says_what_is_wrong(call: Call, tmp_path
     path = answers(tmp_path / "a.csv")
     for words, message in (
         ((path, "--app", "best"), "2 to 24 candidates"),
-        ((path, "--app", "best", "--app", "worst"), "no column 'worst', which --app asks for; columns: id"),
-        ((path, "--app", "best", "--app", "best"), "two candidates have one name"),
+        ((path, "--app", "best", "--app", "worst"), "no column 'worst' for --app; columns: id"),
+        ((path, "--app", "best", "--app", "best"), "two candidates have the same name"),
         ((path, "--app", "best", "--app", "good", "--examiner"), "an examiner writes new ones"),
         ((tmp_path / "none.csv", "--app", "a", "--app", "b"), "no file"),
     ):

@@ -121,7 +121,7 @@ def test_every_figure_can_be_a_gate_and_failures_count_where_coverage_is_thin() 
     for figure in FIGURES:
         assert len(results([f"{figure}>=0", f"{figure}<=1"], report())) == 2
     assert said("failures<=0.3", report(failed=8)) == (True, "failures is 0.200, at most 0.3 (n=40)")
-    assert said("coverage<=1", report(n=0)) == (False, "nobody judged anything in this run")
+    assert said("coverage<=1", report(n=0)) == (False, "this run has no judgements")
 
 
 def test_the_share_flagged_needs_no_labels_and_fails_where_there_is_none() -> None:
@@ -181,7 +181,7 @@ def test_a_figure_without_an_interval_passes_no_gate_on_it() -> None:
         ("lower(coverage)>=0.5", "coverage in the gate 'lower(coverage)>=0.5' has no interval"),
         ("upper(ece)<=0.1", "has no interval"),
         ("f1>=.", "'.' in the gate 'f1>=.' is not a number"),
-        ("other.f1>=0.5", "is on no judge of this run; it has: j"),
+        ("other.f1>=0.5", "matches no judge of this run; it has: j"),
         ("middle(f1)>=0.5", "known: accuracy"),
     ],
 )

@@ -159,4 +159,4 @@ def test_a_run_of_pairwise_is_ranked(call: Call, tmp_path: Path) -> None:
     assert data["consistent"] == pytest.approx(14 / 20)
     assert any("the order of the answers decided" in each for each in data["remarks"])
     wrong = call("rank", "pairs", "--store", str(store), "--winner", "x")
-    assert wrong.code == 2 and "--winner goes with a file" in wrong.err
+    assert wrong.code == 2 and "--winner needs a file" in wrong.err

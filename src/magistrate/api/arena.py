@@ -71,11 +71,14 @@ class ArenaSpec:
         names = [*self.columns, *self.models]
         if len(set(names)) < max(len(names), 2) or len(names) > MOST_ENTRANTS:
             raise SpecError(
-                f"an arena takes 2 to {MOST_ENTRANTS} candidates of different names, got "
+                f"an arena needs 2 to {MOST_ENTRANTS} candidates with different names, got "
                 f"{', '.join(names) or 'none'}: --app COLUMN, --answer NAME=MODEL"
             )
         if self.examiner and self.columns:
-            raise SpecError("answers in a file are to questions that are there; an examiner writes new ones")
+            raise SpecError(
+                "--app and --examiner cannot be combined: answers in a file belong to its "
+                "questions, and an examiner writes new ones"
+            )
         if self.rounds is not None and self.rounds < 1:
             raise SpecError(f"rounds must be at least 1, got {self.rounds}")
 
@@ -132,7 +135,7 @@ def read_questions(
         try:
             found = to_sample(rest, id=row.id, mapping=fields, need_output=False, cells=row.cells)
             if found.id in samples:
-                raise RowError(f"the id {plain(repr(found.id))} is there twice")
+                raise RowError(f"the id {plain(repr(found.id))} is given twice")
         except RowError as error:
             tally.problem(row.problem(str(error)))
             continue
@@ -146,9 +149,7 @@ def read_questions(
         raise DatasetError(f"{source.shown} has no rows")
     for name, column in columns.items():
         if name not in present:
-            raise DatasetError(
-                f"{source.shown} has no column {plain(column)!r}, which --app asks for; {told}"
-            )
+            raise DatasetError(f"{source.shown} has no column {plain(column)!r} for --app; {told}")
     return list(samples.values()), answers
 
 
@@ -237,7 +238,7 @@ class _Arena:
             if each.id in said
         ]
         if not samples:
-            raise DatasetError("no candidate has answered anything; see the columns named by --app")
+            raise DatasetError("no candidate has an answer; check the columns given by --app")
         record = await self._phase("faithful", samples, self.spec.judge)
         own = judged(record.id, None, self.session.place)
         return standings(own.samples.values(), own.outcomes, list(answers), len(questions))
@@ -326,7 +327,7 @@ class _Arena:
             return self.limits
         left = most - self.spent.prompt - self.spent.generated
         if left < 1:
-            raise _Stopped(f"{most:,} tokens are spent (max_tokens)")
+            raise _Stopped(f"{most:,} tokens have been used (max_tokens)")
         return replace(self.limits, max_tokens=left)
 
     def _known(self, plan: RunPlan, digest: str) -> RunRecord | None:

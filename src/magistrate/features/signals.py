@@ -23,9 +23,9 @@ REACH = 4  # characters: a word is new to a passage that has none of its runs of
 NO_CONTEXT = undefined("there is no context")
 NO_OUTPUT = undefined("the output is empty")
 NO_WORDS = undefined("the output has no words")
-NO_CONTENT = undefined("the output has no words with content that are not in the question")
+NO_CONTENT = undefined("all content words of the output are also in the question")
 UNSUPPORTED = 0.5  # a sentence is flagged if more than this share of its weight is uncovered
-NOTHING = undefined("the output has no sentence with words of content")
+NOTHING = undefined("the output has no sentence with content words")
 
 
 def output_length(sample: Sample) -> int:
@@ -41,7 +41,7 @@ def ngram_novelty(sample: Sample, n: int) -> float:
     < 1 or if there is no output yet.
     """
     if n < 1:
-        raise InputError(f"n-grams need n of at least 1, got {n}")
+        raise InputError(f"n must be at least 1, got {n}")
     written = words(_output(sample))
     if not written:
         return 0.0
@@ -68,7 +68,7 @@ def content_words(sample: Prepared) -> Reading:
     if not counted:
         return NO_CONTENT
     new = [output.span(number, number) for number, stem in counted if stem not in sample.said.known]
-    return _share(sample, new, len(counted), "words with content")
+    return _share(sample, new, len(counted), "content words")
 
 
 def ngrams(sample: Prepared, n: int) -> Reading:
@@ -81,7 +81,7 @@ def ngrams(sample: Prepared, n: int) -> Reading:
     runs = list(word_runs(forms, size))
     new = [at for at, run in enumerate(runs) if run not in known]
     spans = joined([sample.output.span(at, at + size - 1) for at in new], sample.output.text)
-    reason = f"{len(new)} of {len(runs)} runs of {size} words are not in the context" if new else ""
+    reason = f"{len(new)} of {len(runs)} sequences of {size} words are not in the context" if new else ""
     return Reading(len(new) / len(runs), spans, reason)
 
 
@@ -103,7 +103,7 @@ def word_pairs(sample: Prepared) -> Reading:
         if not _together(places.get(a, ()), places.get(b, ())):
             new.append(output.span(one, other))
     if not n:
-        return undefined("the output has no two words with content beside each other")
+        return undefined("the output has no two adjacent content words")
     return _share(sample, new, n, "pairs of neighbouring words", joined(new, output.text))
 
 
@@ -344,60 +344,60 @@ _LESS = "less of the output is in the context"
 _ALL = (
     TextSignal(
         "content_words",
-        "words with content whose stem the context lacks",
+        "content words whose stem the context lacks",
         "share of words",
         _LESS,
         content_words,
     ),
     TextSignal(
         "bigrams",
-        "runs of two words that the context lacks",
-        "share of runs",
+        "sequences of two words that the context lacks",
+        "share of sequences",
         _LESS,
         partial(ngrams, n=2),
     ),
     TextSignal(
         "trigrams",
-        "runs of three words that the context lacks",
-        "share of runs",
+        "sequences of three words that the context lacks",
+        "share of sequences",
         _LESS,
         partial(ngrams, n=3),
     ),
     TextSignal(
         "word_pairs",
-        "neighbouring words with content that stand together nowhere in the context",
+        "neighbouring content words that occur nowhere together in the context",
         "share of pairs",
         _LESS,
         word_pairs,
     ),
     TextSignal(
         "numbers",
-        "numbers with their units that the context does not say",
+        "numbers with units that the context lacks",
         "share of numbers",
         _LESS,
         new_numbers,
     ),
-    TextSignal("dates", "dates that the context does not say", "share of dates", _LESS, new_dates),
-    TextSignal("names", "names of which the context lacks a word", "share of names", _LESS, new_names),
+    TextSignal("dates", "dates that the context lacks", "share of dates", _LESS, new_dates),
+    TextSignal("names", "names with a word that the context lacks", "share of names", _LESS, new_names),
     TextSignal(
         "quotations",
-        "strings in quotation marks that the context has not so",
+        "quoted strings that the context does not contain exactly",
         "share of quotations",
         _LESS,
         new_quotations,
     ),
     TextSignal(
         "sentence_support",
-        "rare words of each sentence that no one passage holds together",
+        "rare words of each sentence that no single passage contains together",
         "share of weight",
-        "sentences are farther from any one passage",
+        "sentences are less similar to any passage",
         sentence_support,
     ),
     TextSignal(
         "weakest_sentence",
-        "the same, of the sentence that is supported least",
+        "the same, for the least supported sentence",
         "share of weight",
-        "a sentence is farther from any one passage",
+        "a sentence is less similar to any passage",
         weakest_sentence,
     ),
     TextSignal(
@@ -409,8 +409,8 @@ _ALL = (
     ),
     TextSignal(
         "chrf",
-        "runs of one to six characters that the context lacks (1 - chrF precision)",
-        "share of runs",
+        "sequences of one to six characters that the context lacks (1 - chrF precision)",
+        "share of sequences",
         _LESS,
         chrf,
     ),

@@ -87,7 +87,7 @@ class JsonValid:
             if self.schema is None:
                 return 0
             raise InputError(
-                f"an integer of {len(digits):,} characters is too long to be held against a schema"
+                f"an integer of {len(digits):,} characters is too long to be checked against a schema"
             ) from None
 
     @cached_property
@@ -119,11 +119,13 @@ def schema_validator(schema: Any, where: str) -> Any:
         _check_references(schema, kind)
         _check_patterns(schema)
     except SchemaError as error:
-        raise SpecError(f"{where} is no JSON Schema: at {error.json_path}: {error.message}") from None
+        raise SpecError(f"{where} is not a JSON Schema: at {error.json_path}: {error.message}") from None
     except ConstraintError as error:
         raise SpecError(f"{where}: {error}") from None
     except Unresolvable as error:
-        raise SpecError(f"{where} refers to {error.ref!r}, which is not in it; nothing is fetched") from None
+        raise SpecError(
+            f"{where} refers to {error.ref!r}, which it does not contain; references are not downloaded"
+        ) from None
     except RecursionError:
         raise SpecError(f"{where} is nested too deeply") from None
     if isinstance(schema, dict):  # with it a reference to the root uses jsonschema's own class
@@ -145,7 +147,7 @@ def first_problem(validator: Any, value: Any) -> str:
                 if first is None or found < place:
                     first, place = broken, found
     except (RecursionError, OverflowError) as error:  # too deep or too large to be checked
-        raise InputError(f"the value cannot be held against the schema: {error}") from None
+        raise InputError(f"the value cannot be checked against the schema: {error}") from None
     if first is None:
         return ""
     more = f" (and {count - 1} more)" if count > 1 else ""
@@ -192,7 +194,7 @@ def _read(text: str | bytes, integer: Callable[[str], int] = int) -> Any:
     try:
         return json.loads(text, parse_constant=_no_json, parse_int=integer)
     except RecursionError:
-        raise ValueError("it is nested too deeply to be read") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def _unfenced(text: str) -> str:
@@ -203,4 +205,4 @@ def _unfenced(text: str) -> str:
 
 
 def _no_json(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")

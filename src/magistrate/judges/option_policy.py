@@ -14,7 +14,7 @@ TEXTS = ("flag", "kinds", "language", "negative", "pattern", "personas", "positi
 """Options that are words or patterns and are never opened; those of other names may be files."""
 
 LARGEST = 10_000
-"""The largest whole number that may be set: some say how often a model is asked."""
+"""The largest whole number that may be set, because some options are numbers of model calls."""
 
 
 class OptionPolicyError(InputError):
@@ -26,15 +26,17 @@ def check_option(judge: str, option: str, hint: Any) -> None:
     for kind in _kinds(hint):
         if kind not in HARMLESS and not (kind is str and option in TEXTS):
             raise OptionPolicyError(
-                f"option {option!r} of judge {judge!r} is not set from outside: it could name a file, a "
-                "folder or a model of this machine; it can be set on its command line and in run files"
+                f"option {option!r} of judge {judge!r} cannot be set remotely, because it could name a file, "
+                "a folder or a model on this machine; set it on the command line or in a run file"
             )
 
 
 def check_amount(judge: str, option: str, value: Any) -> None:
     """Raise `OptionPolicyError` for an integer that is too large."""
     if isinstance(value, int) and abs(value) > LARGEST:
-        raise OptionPolicyError(f"option {option!r} of judge {judge!r} is at most {LARGEST:,} from outside")
+        raise OptionPolicyError(
+            f"option {option!r} of judge {judge!r} can be set remotely to at most {LARGEST:,}"
+        )
 
 
 def _kinds(hint: Any) -> Iterator[Any]:

@@ -66,10 +66,10 @@ def dawid_skene(
     voted = (given[:, :, None] == np.arange(n_labels)).astype(np.float64)  # [n, k, m]
     mean = voted.sum(1) / voted.sum((1, 2))[:, None]
     if given.shape[1] < least_raters:
-        return DawidSkene(mean, f"it takes {least_raters} raters at least, and there are {given.shape[1]}")
+        return DawidSkene(mean, f"at least {least_raters} raters are needed; there are {given.shape[1]}")
     if several < least_items:
         return DawidSkene(
-            mean, f"it takes {least_items} items with two votes or more, and there are {several}"
+            mean, f"{least_items} items with at least two votes are needed; there are {several}"
         )
     posterior, rounds, converged = mean, 0, False
     prior = np.full((n_labels, n_labels), WRONG) + np.eye(n_labels) * (RIGHT - WRONG)
@@ -84,7 +84,7 @@ def dawid_skene(
         converged = float(np.abs(posterior - before).max()) < STILL
     if (right := float(np.mean(np.diagonal(confusion, axis1=1, axis2=2)))) <= 0.5:
         return DawidSkene(
-            mean, f"it ends with raters that are right in {right:.0%} of all cases: the labels may be swapped"
+            mean, f"raters come out as right in only {right:.0%} of all cases: the labels may be swapped"
         )
     return DawidSkene(posterior, None, shares, confusion, rounds, converged)
 
@@ -98,5 +98,5 @@ def _checked(votes: ArrayLike, n_labels: int) -> NDArray[np.int64]:
     if n_labels < 2 or ((given < NO_VOTE) | (given >= n_labels)).any():
         raise InputError(f"votes must be labels from 0 to {n_labels - 1}, or {NO_VOTE} for none")
     if (given == NO_VOTE).all(1).any():
-        raise InputError("every item needs a vote; leave out those that have none")
+        raise InputError("every item needs a vote; remove items without one")
     return given.astype(np.int64)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-NEVER_DIFFER = "no two members both err sometimes and not always, so that nothing is known of common errors"
+NEVER_DIFFER = "no two members both make some errors, so nothing can be said about common errors"
 
 
 @dataclass(frozen=True, slots=True)

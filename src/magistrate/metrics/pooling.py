@@ -47,7 +47,7 @@ def pooled(
     heavy = [1.0] * len(scores) if weights is None else list(weights)
     if not scores or not len(scores) == len(votes) == len(heavy):
         raise InputError(
-            f"{len(scores)} scores, {len(votes)} votes and {len(heavy)} weights cannot be pooled"
+            f"{len(scores)} scores, {len(votes)} votes and {len(heavy)} weights cannot be combined"
         )
     whole = sum(heavy)
     match how:

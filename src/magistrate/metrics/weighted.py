@@ -31,12 +31,14 @@ def weighted_share(hits: Sequence[bool], inclusion: Sequence[float], groups: Seq
     import numpy as np
 
     if not len(hits) == len(inclusion) == len(groups):
-        raise InputError(f"as many of each: got {len(hits)}, {len(inclusion)} and {len(groups)}")
+        raise InputError(
+            f"lists must have the same length: got {len(hits)}, {len(inclusion)} and {len(groups)}"
+        )
     if not len(hits):
         return Estimate.none(NO_DATA)
     drawn, hit = np.asarray(inclusion, dtype=np.float64), np.asarray(hits, dtype=np.float64)
     if not ((drawn > 0) & (drawn <= 1)).all():
-        raise InputError("probabilities of inclusion are more than 0 and at most 1")
+        raise InputError("probabilities of inclusion must be above 0 and at most 1")
     weights = 1 / drawn
     value = float((weights * hit).sum() / weights.sum())
     _, members = np.unique(np.asarray(groups), return_inverse=True)

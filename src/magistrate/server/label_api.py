@@ -204,7 +204,7 @@ def _annotator(request: Request, given: str | None) -> str:
     annotators: Annotators = request.app.state.annotators
     who = annotators.usual if given is None else given
     if who is None:
-        raise HTTPException(422, "say in 'annotator' who labels")
+        raise HTTPException(422, "give the name of the annotator in 'annotator'")
     with answering_with(SpecError, 422):
         return checked_annotator(who)
 

@@ -61,9 +61,7 @@ async def receiver(ingest: Ingest, settings: Settings) -> AsyncIterator[int | No
     try:
         port = server.add_insecure_port(f"{host}:{settings.grpc_port}")
     except RuntimeError:
-        raise SpecError(
-            f"port {settings.grpc_port} on {settings.host} cannot be listened on for gRPC"
-        ) from None
+        raise SpecError(f"cannot listen on port {settings.grpc_port} of {settings.host} for gRPC") from None
     await server.start()
     try:
         yield port
@@ -89,7 +87,7 @@ def _export(
             await _refuse(context, "INTERNAL", str(error))
         except Exception as error:
             _log.error("server.error", method="Export", route=signal, error=type(error).__name__)
-            await _refuse(context, "INTERNAL", "the server failed; its log says how")
+            await _refuse(context, "INTERNAL", "the server failed; see its log")
         raise AssertionError("a refusal ends the call")
 
     return export
@@ -107,7 +105,7 @@ async def _check_token(attempts: TokenAttempts, context: Any) -> None:
         wait = attempts.wait(client)
         await _refuse(context, "UNAVAILABLE", "there were too many wrong tokens; try again later", wait)
     if answer == "wrong":
-        await _refuse(context, "UNAUTHENTICATED", "that is not the token of this server")
+        await _refuse(context, "UNAUTHENTICATED", "this is not the token of this server")
 
 
 def _client_of(peer: str) -> str:

@@ -122,7 +122,8 @@ class HostCheck:
                 await refusal(scope, 400, message)(scope, receive, send)
             elif not self._is_ours(host):
                 message = (
-                    f"this server does not answer for {host}; start it with --allow-host {host} if it should"
+                    f"this server does not accept the host {host}; to allow it, start the server with "
+                    f"--allow-host {host}"
                 )
                 await refusal(scope, 421, message)(scope, receive, send)
             else:
@@ -155,8 +156,8 @@ _LOCAL = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]{0,2000}")
 _FORM = "application/x-www-form-urlencoded"
 
 _NEEDED = "this server needs its token: send 'Authorization: Bearer TOKEN', or sign in at /login"
-_WRONG = "that is not the token of this server"
-_FORGED = "another site made this request in your browser; open the page itself and do it there"
+_WRONG = "this is not the token of this server"
+_FORGED = "another site made this request in your browser; open the page directly and repeat it there"
 
 
 # --- sign-in --------------------------------------------------------------------------------------
@@ -261,9 +262,7 @@ class Login:
             response = page(request, "login.html", status=429, next=following, error=message)
             response.headers["retry-after"] = str(wait)
             return response
-        message = (
-            "That is not the token of this server. It was given or printed where the server was started."
-        )
+        message = "This is not the token of this server. It was given or printed when the server was started."
         response = page(request, "login.html", status=401, next=following, error=message)
         response.headers["www-authenticate"] = CHALLENGE
         return response

@@ -191,7 +191,7 @@ class Watcher:
         if rule.most_queued is not None:
             oldest = self._traces.nth_newest_due(record, rule.most_queued)
             if oldest is not None:
-                why = f"more than {rule.most_queued:,} waited"
+                why = f"more than {rule.most_queued:,} were waiting"
                 made, target = oldest
                 done += self._traces.give_up(record, "shed", why, now, made_before=made, target_before=target)
         return done
@@ -387,6 +387,7 @@ def _unreadable(unread: Unread, kind: str, told: str) -> Target:
 def _require_price(rule: Rule, plan: RunPlan) -> None:
     if plan.cost is None:
         raise SpecError(
-            f"the budget of rule {rule.name!r} is in dollars, and no price is known for "
-            f"{plan.engine.info.model!r}; say it in dollars a million tokens: price: IN/OUT, below the judge"
+            f"the budget of rule {rule.name!r} is in dollars, but no price is known for "
+            f"{plan.engine.info.model!r}; give it in US dollars per million tokens: price: IN/OUT, below the "
+            "judge"
         )
