@@ -77,7 +77,7 @@ def test_a_run_is_looked_into(site: str, house: Furnished, plain: Look) -> None:
     page.get_by_role("link", name="As judged").first.click()
     page.locator("table.judges").get_by_role("link", name="rubric").click()
     page.locator("form.flags").get_by_label("agreement").check()
-    page.get_by_role("button", name="Decide anew").click()
+    page.get_by_role("button", name="Decide again").click()
     expect(page.locator("form.flags")).to_contain_text("Recomputed with")
     page.locator("[name=said]").select_option("-failed")
     page.locator("form.filter button").click()
