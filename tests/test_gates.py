@@ -85,7 +85,7 @@ def test_what_is_not_measured_passes_no_gate(metric: str) -> None:
         passed, reason = said(gate, report(labelled=False))
         assert not passed and reason == f"{metric} could not be measured: no judged sample has a gold label"
         thin = said(gate, report(failed=8))
-        assert thin == (False, f"{metric} rests on 80.0% of the samples (32 of 40), less than 90%")
+        assert thin == (False, f"{metric} is based on 80.0% of the samples (32 of 40), less than 90%")
 
 
 def part(n: int, labelled: int, silent: int, other: int = 0) -> Report:
@@ -104,15 +104,15 @@ def part(n: int, labelled: int, silent: int, other: int = 0) -> Report:
 def test_a_figure_of_few_of_the_labelled_samples_passes_no_gate(figure: str) -> None:
     thin = part(400, 40, 34)
     for gate in (f"{figure}>=0", f"{figure}<=1"):
-        reason = f"{figure} rests on 15.0% of the labelled samples (6 of 40), less than 90%"
+        reason = f"{figure} is based on 15.0% of the labelled samples (6 of 40), less than 90%"
         assert said(gate, thin) == (False, reason)
     assert said("coverage>=0.9", thin)[0]
-    assert "rests on" not in said(f"{figure}>=0", part(400, 40, 4))[1]
+    assert "is based on" not in said(f"{figure}>=0", part(400, 40, 4))[1]
 
 
 def test_verdicts_of_other_names_cover_nothing() -> None:
     found = part(40, 30, 0, other=8)
-    reason = "accuracy rests on 80.0% of the samples (32 of 40), less than 90%"
+    reason = "accuracy is based on 80.0% of the samples (32 of 40), less than 90%"
     assert said("accuracy>=0", found) == (False, reason)
     assert said("coverage>=1", found)[0]
 
@@ -133,7 +133,7 @@ def test_the_share_flagged_needs_no_labels_and_fails_where_there_is_none() -> No
         True,
         "flagged is 0.500, at most 0.6 (n=38)",
     )
-    assert "rests on 80.0% of the samples" in said("flagged<=1", report(labelled=False, failed=8))[1]
+    assert "is based on 80.0% of the samples" in said("flagged<=1", report(labelled=False, failed=8))[1]
     samples = {"a": Sample("a", "x")}
     other = summarize(RunFacts("r", "r", "d", "done", 1), samples, [Verdict("a", "j", "polite", 0.0)], {})
     assert said("flagged<=1", other)[0] is False  # a judge that could never flag anything passes nothing

@@ -173,7 +173,7 @@ def test_judges_come_in_the_order_of_their_recipes() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "n_total", "message"),
     [
-        ([verdict(7, 0.1)], 2, "'s7', which is not among the 2 samples"),
+        ([verdict(7, 0.1)], 2, "'s7', which is not among the 2 given samples"),
         ([verdict(0, 0.1), verdict(0, 0.2)], 2, "two outcomes for sample 's0'"),
         ([verdict(0, 0.1), verdict(1, 0.2)], 1, "2 outcomes in a run of 1 samples"),
         ([verdict(0, 0.1, seconds=float("nan"))], 2, "seconds are nan"),
@@ -409,7 +409,7 @@ measured on     6 samples: 3 hallucinated, 3 faithful in truth
 calibration     ECE .32 (.32 by chance), Brier .16, log loss .46
 scores          a high score means hallucinated; threshold .50
 time a sample   1.2 s of the run; answered after 500 ms (median)
-tokens          900 read (540 from cache), 90 written (36 forced), 9 calls
+tokens          900 read (540 from cache), 90 generated (36 forced), 9 calls
 explanations    1 of 2 contradict the label
 length only     hallucinated where the output has 23 or more characters
 n-gram overlap  hallucinated where the share of new bigrams is 1 or more
