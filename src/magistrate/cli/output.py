@@ -47,7 +47,7 @@ def hush() -> None:
 
 GAP = 2  # columns between two cells
 EVERYTHING_WHOLE: Mapping[str, int] = MappingProxyType({})
-NO_ROOM = "Left out for want of room: {}. A wider terminal or --json shows all."
+NO_ROOM = "Columns hidden because the terminal is too narrow: {}. A wider terminal or --json shows all."
 
 
 def is_pipe(terminal: Console) -> bool:
