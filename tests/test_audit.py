@@ -435,7 +435,7 @@ def moving(score: float, spread: float, n: int) -> Audit:
         (-0.1, 0.01, 20, "on average, towards faithful."),
         (-0.1, 0.0, 20, "on average, towards faithful."),
         (-0.02, 0.3, 20, "on average, which may be chance."),
-        (-0.1, 0.01, 3, "move by -.10 on average."),
+        (-0.1, 0.01, 3, "change by -.10 on average."),
     ],
 )
 def test_a_direction_is_told_only_where_it_is_known(score: float, spread: float, n: int, said: str) -> None:

@@ -201,7 +201,7 @@ def test_any_text_has_a_score(tmp_path: Path, text: str) -> None:
 
 def test_a_text_without_tokens_is_no_verdict(tmp_path: Path) -> None:
     place = folder(tmp_path / "mine")
-    with pytest.raises(InputError, match="reads the output as nothing"):
+    with pytest.raises(InputError, match="returns no tokens for the output"):
         ClassifierModel.load(place).scores(sample(" \n "))
 
 

@@ -145,7 +145,7 @@ def test_what_is_not_said_is_not_guessed(call: Call, tmp_path: Path) -> None:
     for file, options, message in (
         (labels, ("--label", "verdict"), "labels.jsonl:1: verdict 'ok' is not a known label"),
         (labels, ("--label", "verdict"), "--labels ok=MEANING,bad=MEANING"),
-        (labels, ("--label", "verdikt"), "no column 'verdikt', which --label asks for; columns: id, input"),
+        (labels, ("--label", "verdikt"), "no column 'verdikt', given by --label; columns: id, input"),
         (labels, ("--label", "verdict", "--judge", "novelty"), "'novelty' is a judge of Magistrate"),
         (labels, ("--label", "verdict", "--judge", "a b"), "a judge's name consists of letters"),
         (labels, (), "--score COLUMN or --label COLUMN"),

@@ -379,7 +379,7 @@ def test_the_first_sample_that_can_be_read_is_taken(call: Call, script: Script) 
     Path("s.jsonl").write_text('no\n{"output": 3}\n{"id": "w", "input": "i", "output": "o"}\n')
     done = call("try", "relevance", "--sample", "s.jsonl")
     assert "sample  w of s" in done.out
-    assert done.err.startswith("left out 2 before it that cannot be read; s.jsonl:1: not JSON")
+    assert done.err.startswith("skipped 2 before it that cannot be read: s.jsonl:1: not JSON")
 
 
 @pytest.mark.parametrize("content", [None, "", "no\n"])

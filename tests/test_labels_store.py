@@ -138,7 +138,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_stored(store: Store) -> None:
     for who in ("", "  ", "a\x1b[2J", "x" * 81):
         with pytest.raises(SpecError, match="annotator"):
             say(store, 0, who, "faithful")
-    with pytest.raises(SpecError, match="items 1 to 3, and no 4"):
+    with pytest.raises(SpecError, match="items 1 to 3, but no 4"):
         say(store, 3, "ana", "faithful")
     assert store.labels.labels("q", history=True) == []
 

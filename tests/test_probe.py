@@ -257,7 +257,7 @@ def test_the_card_says_what_it_was_fitted_to_and_how_good_it_is(folder: Path) ->
     ("spoil", "told"),
     [
         (lambda text: text[:50], "not a complete JSON"),
-        (lambda text: "{}", "is no probe"),
+        (lambda text: "{}", "is not a probe"),
         (lambda text: text.replace('"format": 1', '"format": 9'), "has format 9"),
         (lambda text: text.replace('"spreads": [', '"spreads": [1.0, '), "must have the same length"),
         (lambda text: text.replace('"layer": 2', '"layer": 7'), "layer 7 of 3"),

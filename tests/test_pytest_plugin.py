@@ -297,7 +297,7 @@ LESS = [
     (
         "'rows.jsonl', mapping={'output': 'said'}",
         "def test_it(sample): pass",
-        "no column 'said', which mapping asks for",
+        "no column 'said', given by mapping",
     ),
     (
         "'rows.jsonl', mapping={'outpt': 'said'}",
@@ -305,7 +305,7 @@ LESS = [
         "unknown field 'outpt' in mapping (did",
     ),
     ("'rows.jsonl', balance='label'", "def test_it(sample): pass", "balance"),
-    ("'bare.jsonl'", "def test_it(sample): pass", 'say which with mapping={"output": "COLUMN"}'),
+    ("'bare.jsonl'", "def test_it(sample): pass", 'give its column with mapping={"output": "COLUMN"}'),
     ("", "def test_it(sample): pass", "needs one data set, got 0"),
 ]
 

@@ -434,7 +434,7 @@ def test_a_run_under_way_is_compared_as_it_was_when_somebody_asked(
         shown = client.get(found.json()["again"].removeprefix("/api"))
         words = Html(shown.text).words
         assert "Run going is in progress: this is based on its outcomes so far" in words
-        assert "Since this was computed, run going went on" in words
+        assert "Since this was computed, run going has continued" in words
         links = Html(shown.text).links("/compare?run=")
         (anew,) = [each for each in links if "at=" not in each and "choose" not in each]
         assert "data-again" in client.get(anew).text

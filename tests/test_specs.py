@@ -279,7 +279,7 @@ def test_a_version_may_be_asked_for() -> None:
     assert judge("faithfulness@2") is FAITHFULNESS
     assert unnamed(judge("windows:of=(rubric@1:most=2)")) == unnamed(Windows(Rubric(most=2)))
     for spec in ("faithfulness@1", "faithfulness@two", "rubric@7:most=2", "windows:of=faithfulness@1"):
-        with pytest.raises(SpecError, match=r"is version \d here, not"):
+        with pytest.raises(SpecError, match=r"is not installed; installed: \d"):
             judge(spec)
 
 

@@ -400,9 +400,9 @@ def test_a_run_is_found_by_what_is_said_of_it(store: Store) -> None:
     assert store.find_run("release").id == second
     assert store.find_run(second[:-1]).id == second
     assert store.find_run("last").id == third
-    with pytest.raises(SpecError, match=f"'nightly' is not one run but 2: '{third}', '{first}'"):
+    with pytest.raises(SpecError, match=f"'nightly' matches 2 runs: '{third}', '{first}'"):
         store.find_run("nightly")
-    with pytest.raises(SpecError, match="'20261121' is not one run but 3"):
+    with pytest.raises(SpecError, match="'20261121' matches 3 runs"):
         store.find_run("20261121")
     with pytest.raises(SpecError, match="unknown run 'nightlly'; near: 'nightly'"):
         store.find_run("nightlly")

@@ -95,7 +95,7 @@ def test_what_was_taken_from_where_is_seen(tmp_path: Path) -> None:
         "context gen_ai.retrieval.documents of search (genai)",
         f"1. id d0, score 1.0: {DOCUMENTS[0]}",
         "output  gen_ai.output.messages of agent (genai)",
-        "search  retriever by genai  taken for context",
+        "search  retriever by genai  used for context",
         "chat  call by genai  not used; keys: gen_ai.operation.name",
     ):
         assert line in shown, line
@@ -124,7 +124,7 @@ def test_one_trace_can_be_chosen(tmp_path: Path) -> None:
     ]
     assert (trace["trace_id"], [each["kind"] for each in trace["targets"]]) == (OTHER, ["call"])
     with pytest.raises(
-        SpecError, match=f"no trace of .* begins with '12'; it contains 2, the first is {TRACE}"
+        SpecError, match=f"no trace in .* begins with '12'; it contains 2, the first is {TRACE}"
     ):
         explain(file, "--trace", "12")
 

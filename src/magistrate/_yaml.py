@@ -224,7 +224,7 @@ ADVICE = {
     "undefined alias": "*name refers to nothing; a text that starts with * must be in quotes",
     "another document": "a second document starts here; only one is allowed",
     "unexpected end of stream": "the file ends inside {since}: a quote is not closed",
-    "expected ',' or": "a [ or { is never closed, or a comma is missing, in {since}",
+    "expected ',' or": "a [ or { is not closed, or a comma is missing, in {since}",
     "expected <block end>": "this does not belong to {since}: check quotes and indentation",
     "maximum depth": TOO_MUCH,
 }
