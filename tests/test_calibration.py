@@ -450,7 +450,7 @@ def test_a_fold_without_a_threshold_flags_nothing_and_is_counted() -> None:
     scores[[0, 2, 31, 51, 71]] = [0.98, 0.99, 0.95, 0.95, 0.95]
     found = fit(told(columns=(truth, scores), per=4), aim=Aim("precision", least=1.0))
     assert found.unreached == 1
-    assert any(remark.startswith("In 1 of 5 folds no threshold reached") for remark in found.remarks)
+    assert any(remark.startswith("In 1 of 5 folds, no threshold reached") for remark in found.remarks)
 
 
 def test_what_held_out_samples_do_not_show_is_said() -> None:

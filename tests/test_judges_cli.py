@@ -191,7 +191,7 @@ def test_a_new_judge_of_a_panel_works_as_it_is(call: Call, script: Script) -> No
         ("jury", "- novelty", "- noveltie", "jury.yaml, line 24, members.0: unknown judge 'noveltie'"),
         ("jury", "- detector", "- relevance", "jury.yaml, line 14, kind: a jury"),
         ("jury", "- detector", "- jury.yaml", "members.1: jury.yaml has itself among"),
-        ("geval", "#scale: 2", "scale: 4", "a scale has 2, 3, 5 grades, got 4"),
+        ("geval", "#scale: 2", "scale: 4", "scale must be 2, 3, 5 grades"),
         ("pairwise", "kind: pairwise", "kind: pairs", "kind: must be one of jury, geval, pairwise"),
         ("pairwise", "#ties: true", "tie: true", "pairwise.yaml, line"),
     ):
