@@ -172,7 +172,7 @@ def test_what_is_not_defined_says_why() -> None:
     assert {each.undefined for each in nothing.values()} == {"there are no samples"}
     same = two_raters([0] * 9, [0] * 9, 2, np.arange(9), draws=10)
     assert (same["observed"].value, same["ac1"].value) == (1, 1)
-    assert same["kappa"].undefined == same["alpha"].undefined == "both gave one label to everything"
+    assert same["kappa"].undefined == same["alpha"].undefined == "both gave the same label to every sample"
     few = two_raters([0, 1, 1], [0, 1, 0], 2, [0, 1, 2], draws=10)
     assert few["kappa"].value is not None and few["kappa"].low is None
     assert "3 independent contexts" in str(few["kappa"].undefined)
@@ -233,7 +233,7 @@ def test_labels_of_any_names_in_any_order() -> None:
     assert order_of(["rude", "curt"]) == (("curt", "rude"), None)
     named = ["friendly", "curt", "rude"]
     assert order_of(["rude", "curt"], named) == (("friendly", "curt", "rude"), (0, 1, 2))
-    with pytest.raises(SpecError, match="lacks the label 'rude'"):
+    with pytest.raises(SpecError, match="must include the label 'rude'"):
         order_of(["rude", "curt"], ["friendly", "curt"])
     with pytest.raises(SpecError, match="two or more different labels"):
         order_of(["rude"], ["rude", "rude"])
@@ -324,10 +324,10 @@ def test_a_run_against_people_who_differ(home: Path, call: Call) -> None:
     assert people is not None and 0.9 < people < 1
     assert found.left_out["tied among people"] == 1
     assert found.left_out["without a label in labels.csv"] == 1
-    assert found.left_out["of a label that is not known in labels.csv"] == 1
+    assert found.left_out["with an unknown label in labels.csv"] == 1
     assert found.overall.n + sum(found.left_out.values()) == found.n_total
-    assert any("no sample of this run: 1." in each for each in found.remarks)
-    assert any("'perhaps' 1" in each and "count for nothing" in each for each in found.remarks)
+    assert any("not in this run: 1." in each for each in found.remarks)
+    assert any("'perhaps' 1" in each and "were ignored" in each for each in found.remarks)
     shown = call("agree", "small", "--with", file.name)
     assert shown.code == 0 and "'perhaps' is not a known label" in shown.err
     assert "people among themselves" in shown.out
@@ -344,7 +344,7 @@ def test_a_run_against_another_run_and_another_judge(home: Path, call: Call) -> 
     for words in ("against faithfulness of large", "1 another output in the other run", "concordance"):
         assert words in shown.out
     alone = call("agree", "small", "--with-judge", "faithfulness")
-    assert alone.code == 2 and "agrees with itself" in alone.err
+    assert alone.code == 2 and "cannot be compared with itself" in alone.err
 
 
 def test_labels_that_only_say_yes_need_a_column_that_says_to_what(home: Path) -> None:
@@ -368,11 +368,11 @@ def test_what_cannot_be_is_refused_with_what_is_known(home: Path, call: Call) ->
         (["small", "--judge", "x"], "has no judge 'x'"),
         (["small", "--with", "missing.csv"], "missing.csv"),
         (["small", "--map", "id=a"], "--with FILE"),
-        (["small", "--order", "faithful,rude"], "lacks the label 'hallucinated'"),
+        (["small", "--order", "faithful,rude"], "must include the label 'hallucinated'"),
         (["small", "--with", "twice.csv"], "annotator 'ann' calls 's1'"),
-        (["small", "--with", "strangers.csv"], "no id in strangers.csv is one of run small"),
+        (["small", "--with", "strangers.csv"], "no id in strangers.csv is in run small"),
         (["small", "--with", "empty.csv"], "empty.csv"),
-        (["small", "--with", "-"], "not read from standard input"),
+        (["small", "--with", "-"], "cannot be read from standard input"),
     ]:
         done = call("agree", *words)
         assert done.code == 2 and told in done.err and done.out == "", words
@@ -389,8 +389,8 @@ def test_a_run_of_which_nothing_can_be_compared(home: Path, call: Call) -> None:
     ("text", "told"),
     [
         ("sample_id,verdict\ns1,pass\n", "no column gives the label; its columns are 'sample_id', 'verdict'"),
-        ("s1,pass\ns2,fail\n", "its first line looks like a row: it takes a header, such as id,label"),
-        ("id|label\ns1|pass\n", "which separator is that? known are comma, semicolon and tab"),
+        ("s1,pass\ns2,fail\n", "its first line looks like data; a header is needed, such as id,label"),
+        ("id|label\ns1|pass\n", "the separator must be a comma, semicolon or tab"),
         ("id,label\ns1,unsure\n", "'unsure' is not a known label"),
     ],
 )

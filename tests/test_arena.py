@@ -144,7 +144,7 @@ def test_an_arena_stops_at_each_limit_says_what_is_left_and_goes_on(tmp_path: Pa
     )
     assert late.stopped == "200 seconds have passed (max_seconds)" and set(late.runs) == {"faithful"}
     assert [each.phase for each in late.unplayed] == ["round-1", "round-2", "round-3"]
-    with pytest.raises(SpecError, match="max_cost needs a price, and none is known for 'votes'"):
+    with pytest.raises(SpecError, match="max_cost needs a price, but none is known for 'votes'"):
         held(path, tmp_path / "none.db", engine(), limits=Limits(max_cost=1))
     assert not (tmp_path / "none.db").exists(), "nothing is begun"
 
@@ -297,8 +297,8 @@ def test_the_command_prints_one_table_or_says_what_is_wrong(call: Call, tmp_path
     path = answers(tmp_path / "a.csv")
     for words, message in (
         ((path, "--app", "best"), "2 to 24 candidates"),
-        ((path, "--app", "best", "--app", "worst"), "no column 'worst', which --app asks for; columns: id"),
-        ((path, "--app", "best", "--app", "best"), "two candidates have one name"),
+        ((path, "--app", "best", "--app", "worst"), "no column 'worst' for --app; columns: id"),
+        ((path, "--app", "best", "--app", "best"), "two candidates have the same name"),
         ((path, "--app", "best", "--app", "good", "--examiner"), "an examiner writes new ones"),
         ((tmp_path / "none.csv", "--app", "a", "--app", "b"), "no file"),
     ):

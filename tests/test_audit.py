@@ -191,10 +191,10 @@ def test_reasons_move_where_a_judge_has_an_option_for_it() -> None:
         "candidates": ("candidates:order=quote_first", "candidates"),
         "sentences": ("sentences:of=faithfulness@2", "sentences:of=(faithfulness@2:explain=before)"),
     }
-    assert "with explain=before there is no prior" in str(
+    assert "prior cannot be combined with explain=before" in str(
         reasons_moved(registry.judge("faithfulness:prior=empty_context"))
     )
-    assert "not explained" in str(reasons_moved(instance("moderation")))
+    assert "not supported with several categories" in str(reasons_moved(instance("moderation")))
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def test_an_audit_finds_what_the_script_does_and_nothing_else() -> None:
     assert (audit.n_judged, audit.n_planned, audit.complete) == (12 * 7, 12 * 7, True)
     assert len(engine.prompts) == 12 * 7  # as it is, again, swapped, padded, lengthened, formatted, noise
     assert audit.digest == load(ROWS).digest and "n=12" in audit.recipe and "faithfulness@" in audit.recipe
-    assert "12 of 12 labels flip (12 hallucinated to faithful); 12 flip with plain words" in words(
+    assert "12 of 12 labels flip (12 hallucinated to faithful); 12 flip with harmless words" in words(
         found_of(audit)["padding"], audit
     )
     assert "towards faithful" in words(found_of(audit)["padding"], audit)
@@ -402,7 +402,7 @@ def test_what_does_not_apply_says_why_and_what_changes_nothing_is_counted() -> N
     alone = found_of(audited(ScriptedEngine(easily_led), bare[:1], checks=["contexts_shuffled"]))[
         "contexts_shuffled"
     ]
-    assert alone.not_applicable == "it leaves every sample as it is"
+    assert alone.not_applicable == "it changes no sample"
 
 
 def test_what_cannot_be_audited_is_refused() -> None:
@@ -434,8 +434,8 @@ def moving(score: float, spread: float, n: int) -> Audit:
     [
         (-0.1, 0.01, 20, "on average, towards faithful."),
         (-0.1, 0.0, 20, "on average, towards faithful."),
-        (-0.02, 0.3, 20, "on average, which may be none."),
-        (-0.1, 0.01, 3, "move by -.10 on average."),
+        (-0.02, 0.3, 20, "on average, which may be chance."),
+        (-0.1, 0.01, 3, "change by -.10 on average."),
     ],
 )
 def test_a_direction_is_told_only_where_it_is_known(score: float, spread: float, n: int, said: str) -> None:
@@ -534,7 +534,7 @@ def test_the_command_prints_one_page_writes_another_and_refuses_to_replace_it(
     assert call("audit", "faithfulness", "--data", "rows.jsonl", "--check", "nois").code == 2
     row = '{"output": "break", "context": "x"}\n'
     broken = call("audit", "faithfulness", "--data", "-", "--check", "repeated", stdin=row)
-    assert broken.code == 3 and "nothing is known" in broken.err
+    assert broken.code == 3 and "nothing can be said" in broken.err
     gone = call("audit", "faithfulness", "--data", "-", stdin=row)
     assert gone.code == 3 and "of 35 judgements were made" in gone.err and "20 times in a row" in gone.err
 
@@ -558,5 +558,5 @@ def test_ctrl_c_says_what_was_done(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 128 + signal.SIGINT, done.stderr
-    assert re.search(r"interrupted: \d+ of \d+ judgements were made, and none is kept", done.stderr)
+    assert re.search(r"interrupted: \d+ of \d+ judgements were made; none of them is stored", done.stderr)
     assert "not complete" in done.stdout

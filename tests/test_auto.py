@@ -141,7 +141,7 @@ def test_a_judge_that_asks_makes_it_one_that_asks() -> None:
 
 def test_nothing_is_asked_unless_it_is_told_to_explain() -> None:
     engine = answering()
-    with pytest.warns(UserWarning, match="no model is asked"):
+    with pytest.warns(UserWarning, match="needs no model"):
         assert asked("false", "never", engine).explanation is None
     assert asked("true", "flagged", engine).explanation is None
     assert engine.prompts == []

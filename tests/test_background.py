@@ -53,7 +53,7 @@ def test_a_synchronous_call_inside_async_work_is_refused_instead_of_hanging() ->
     async def outer() -> int:
         return _async.run(double(1))
 
-    with pytest.raises(RuntimeError, match="await the async twin"):
+    with pytest.raises(RuntimeError, match="await its async version"):
         _async.run(outer())
 
 

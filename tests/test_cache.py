@@ -524,7 +524,7 @@ def test_without_a_usable_file_the_judgement_is_the_same_and_one_warning_says_wh
         (text, "damaged: file is not a database.*magistrate cache prune --all"),
         (tmp_path, "unable to open"),
         (text / "below" / "cache.db", "Not a directory|exists"),
-        (foreign, "another program's database, which is left alone"),
+        (foreign, "a database of another program and is not changed"),
     ]:
         told.seek(0)
         told.truncate()
@@ -536,7 +536,7 @@ def test_without_a_usable_file_the_judgement_is_the_same_and_one_warning_says_wh
                 cache.prune(everything=True)
         (warning,) = events(told)
         assert (warning["event"], warning["level"]) == ("cache.trouble", "warning")
-        assert warning["effect"] == "nothing is found and nothing kept"
+        assert warning["effect"] == "it is not used"
     assert text.read_text().startswith("not a database")
     with closing(sqlite3.connect(foreign)) as other:
         assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
@@ -570,7 +570,9 @@ def test_while_another_program_writes_nothing_waits_and_later_it_is_kept(
         cache.put(OTHER, b"now", "tiny")
         assert cache.get(OTHER) == b"now"
         assert cache.trouble is None
-    assert [each["effect"] for each in events(told)] == ["what could not be kept now is asked again later"]
+    assert [each["effect"] for each in events(told)] == [
+        "answers that could not be stored will be requested again"
+    ]
 
 
 def test_in_a_read_only_folder_it_goes_on() -> None:
@@ -755,7 +757,7 @@ def test_pruning_removes_what_was_not_used_for_longest(path: Path, asked: Any, l
 
 
 def test_pruning_is_asked_for_in_words_that_mean_something(cache: CallCache) -> None:
-    with pytest.raises(SpecError, match="say what to remove"):
+    with pytest.raises(SpecError, match="choose what to remove"):
         cache.prune()
     with pytest.raises(SpecError, match="must not be negative"):
         cache.prune(max_bytes=-1)
@@ -808,7 +810,7 @@ def magistrate(*words: str) -> str:
 
 
 def test_the_command_says_what_there_is_and_removes_it(home: Path) -> None:
-    assert "nothing is kept yet" in magistrate("stats")
+    assert "the cache is empty" in magistrate("stats")
     assert json.loads(magistrate("stats", "--json"))["entries"] == 0
     assert json.loads(magistrate("prune", "--all", "--json")) == {"entries": 0, "bytes": 0, "freed": 0}
     assert not home.exists()  # looking leaves no trace
@@ -852,7 +854,7 @@ def test_a_locked_file_is_not_pruned_and_that_is_said(home: Path) -> None:
         cache.put(KEY, b"value", "tiny")
         with closing(sqlite3.connect(default_cache(), isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(StoreError, match="keeps it locked; wait for it"):
+            with pytest.raises(StoreError, match="another program has locked it; wait"):
                 magistrate("prune", "--all")
         assert cache.get(KEY) == b"value"
 
@@ -880,7 +882,7 @@ def test_another_programs_file_is_not_removed(home: Path) -> None:
     home.mkdir()
     with closing(sqlite3.connect(default_cache())) as other:
         other.execute("CREATE TABLE bookmarks (url TEXT)")
-    with pytest.raises(StoreError, match="left alone"):
+    with pytest.raises(StoreError, match="is not changed"):
         magistrate("prune", "--all")
     assert default_cache().exists()
 
@@ -895,7 +897,7 @@ def test_ages_and_sizes_that_are_none_are_refused(home: Path, words: list[str]) 
 
 
 def test_prune_wants_to_know_what(home: Path) -> None:
-    with pytest.raises(SpecError, match="say what to remove"):
+    with pytest.raises(SpecError, match="choose what to remove"):
         magistrate("prune")
-    with pytest.raises(SpecError, match="leave the other options out"):
+    with pytest.raises(SpecError, match="cannot be combined with other options"):
         magistrate("prune", "--all", "--model", "tiny")

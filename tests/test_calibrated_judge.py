@@ -148,7 +148,7 @@ def test_failures_and_abstentions_pass_as_they_are(file: Path) -> None:
         ("faithfulness:threshold=0.4", "threshold=0.4@2"),
         ("hallucination", "prompt"),
         ("windows", "windows:of=faithfulness@2@2"),
-        ("relevance", "takes a judge that says 'faithful' or 'hallucinated'"),
+        ("relevance", "needs a judge with the labels 'faithful' and 'hallucinated'"),
     ],
 )
 def test_another_judge_is_refused_when_it_is_made(words: str, says: str, file: Path) -> None:
@@ -340,4 +340,4 @@ def test_an_audit_goes_on_without_the_checks_that_would_change_the_prompt(tmp_pa
     pinned = ["reasons"] + (["options_swapped"] if words == "faithfulness" else [])
     for name in pinned:
         assert found[name].effect is None
-        assert "a calibration is for one prompt" in str(found[name].not_applicable)
+        assert "only valid for one prompt" in str(found[name].not_applicable)

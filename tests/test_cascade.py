@@ -169,8 +169,8 @@ def test_it_is_written_as_any_judge_and_refuses_what_it_cannot_be() -> None:
     assert isinstance(made, Cascade)
     assert (made.low, made.high) == (0.1, 0.8)
     assert registry.spelled(made).startswith("cascade:first=faithfulness@")
-    assert "does not know whom to ask" in registry.judge("cascade").info.lacks
-    with pytest.raises(SpecError, match=r"from low to high in \[0, 1\], got 0.9 to 0.8"):
+    assert "needs two judges" in registry.judge("cascade").info.lacks
+    with pytest.raises(SpecError, match=r"with low not above high; got 0.9 to 0.8"):
         registry.judge("cascade:low=.9")
-    with pytest.raises(SpecError, match="a cascade takes a judge that says"):
+    with pytest.raises(SpecError, match="a cascade needs a judge with the labels"):
         registry.judge("cascade:first=relevance,then=faithfulness")

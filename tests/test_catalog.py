@@ -499,7 +499,7 @@ def test_an_update_of_a_model_is_pulled_as_a_model_of_its_own(
             pytest.param(*each, marks=pytest.mark.full)
             for each in (
                 (lambda offer, row: dataclasses.replace(row, size=row.size + 1), "bytes instead of"),
-                (lambda offer, row: offer(cut=4096), "damaged or broke off|cannot download"),
+                (lambda offer, row: offer(cut=4096), "damaged or incomplete|cannot download"),
                 (lambda offer, row: offer(member="elsewhere.gguf"), "holds no tiny_weights/tiny.gguf"),
                 (lambda offer, row: offer(b"GGUF and nothing else"), "cannot be read as GGUF"),
             )
@@ -599,7 +599,7 @@ def test_a_hub_file_arrives_without_a_second_copy_or_telemetry(
 def test_a_hub_that_fails_is_explained(
     trouble: str, hub: type[Hub], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, complaint = on_hub(hub), "cannot download tiny .*hub:acme/tiny-GGUF.*nothing was kept"
+    model, complaint = on_hub(hub), "cannot download tiny .*hub:acme/tiny-GGUF.*nothing was stored"
     if trouble == "wrong hash":
         model, complaint = dataclasses.replace(model, sha256="0" * 64), "has sha256 .* but the catalogue pins"
     elif trouble == "broken off":
@@ -653,7 +653,7 @@ def test_weights_of_16_bits_stand_beside_the_usual_ones(
     assert sizes[0] > sizes[1]
     with pytest.raises(SpecError, match=r"unknown weights 'q4' in .*tiny\.gguf:q4.*known: q8 .*f16"):
         catalogue.locate(f"{gguf}:q4")
-    with pytest.raises(SpecError, match="is a folder, whose weights are taken as they are"):
+    with pytest.raises(SpecError, match="is a folder, whose weights are used unchanged"):
         catalogue.locate(f"{folder}:f16")
 
 

@@ -279,8 +279,8 @@ def test_a_template_never_sees_a_text(tmp_path: Path) -> None:
             "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}",
             "no system role",
         ),
-        ("{{ messages[7].content }}", "refuses the messages"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "refuses the messages"),
+        ("{{ messages[7].content }}", "rejects the messages"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "rejects the messages"),
         ("{% for message in messages %}", "cannot be used"),
         (None, "no chat template"),
     ],
@@ -306,7 +306,7 @@ def test_a_vocabulary_that_spells_a_special_token_in_plain_text_is_refused(tmp_p
     words.add_special_tokens([AddedToken("</s>", special=True)])
     chat = stand_in(tmp_path, LOOP, tokenizer=words)
     assert chat.encode("it is").tokens == (2, 3)
-    with pytest.raises(EngineError, match="cannot judge safely"):
+    with pytest.raises(EngineError, match="not safe to use"):
         chat.encode("it is </s>")
 
 

@@ -287,7 +287,7 @@ def test_an_engine_without_probabilities_gives_none() -> None:
     assert found.details == {"method": "label_only"}
     three = outcome(replace(THREE, permute=True), LabelOnly(by_position))
     assert isinstance(three, Failure) and three.code == "invalid_output"  # another answer in every order
-    assert "asked in another order" in three.message
+    assert "depends on the order of answers" in three.message
 
 
 def test_a_prior_takes_an_engine_with_probabilities() -> None:
@@ -403,18 +403,26 @@ def test_labels_that_cannot_be_told_apart_are_refused(
 @pytest.mark.parametrize(
     ("make", "key", "message"),
     [
-        (lambda: classifier("t", "{{ output }}", TWO), "prompt", "must say {{ reply }}"),
+        (lambda: classifier("t", "{{ output }}", TWO), "prompt", "must use {{ reply }}"),
         (lambda: classifier("t", TONE + "{{ input }}", TWO), "prompt", "uses {{ input }}"),
         (lambda: classifier("t", TONE + "{% if %}", TWO), "prompt", "line 4"),
         (lambda: classifier("t", TONE, TWO, categories={"x": "y"}), "prompt", "{{ category }}"),
         (lambda: classifier("t", TONE, TWO, threshold=1), "decision.threshold", "in \\(0, 1\\)"),
         (lambda: classifier("t", TONE, TWO, threshold=float("nan")), "decision.threshold", "nan"),
         (lambda: replace(THREE, threshold=0.5), "decision.threshold", "two labels"),
-        (lambda: classifier("t", TONE, TWO, prior="empty_context"), "prior", "reads no context"),
+        (
+            lambda: classifier("t", TONE, TWO, prior="empty_context"),
+            "prior",
+            "needs a judge that reads the context",
+        ),
         (lambda: set_to(prior="empty_context", explain="before"), "prior", "explain=before"),
-        (lambda: replace(instance("moderation"), explain="after"), "explain", "not explained"),
-        (lambda: criterion(requires=("input",)), "inputs", "input is required and not read"),
-        (lambda: criterion(copied="c"), "copied", "none of the labels"),
+        (
+            lambda: replace(instance("moderation"), explain="after"),
+            "explain",
+            "not supported with several categories",
+        ),
+        (lambda: criterion(requires=("input",)), "inputs", "input is required but not among the inputs"),
+        (lambda: criterion(copied="c"), "copied", "not one of the labels"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_key_to_blame(

@@ -108,16 +108,16 @@ def test_help_of_the_whole_names_every_command(call: Call) -> None:
     [
         (["judgee"], "unknown command 'judgee' (did you mean 'judge'"),
         (["runs", "renam"], "No such command 'renam'"),
-        (["run"], "name what to judge: DATA, or --spec FILE"),
+        (["run"], "nothing to judge: give DATA, or --spec FILE"),
         (["run", "quickstart", "--limti", "3"], "No such option '--limti'"),
-        (["judge"], "give the text on trial: --output TEXT"),
+        (["judge"], "nothing to judge: give --output TEXT"),
         (["judge", "--messages", "{"], "is not JSON"),
         (["judge", "--messages", "{}"], "must be a JSON list"),
         (["judge", "--output", "@nothere"], "cannot read nothere"),
         (["run", "quickstart", "--limit", "0"], "0 is not in the range"),
         (["run", "quickstart", "--map", "context"], "expected name=field"),
-        (["show", "last", "--steps"], "--steps goes with --sample"),
-        (["generate", "--choice", "a", "--regex", "a", "x"], "give one of"),
+        (["show", "last", "--steps"], "--steps needs --sample"),
+        (["generate", "--choice", "a", "--regex", "a", "x"], "give exactly one of"),
     ],
 )
 def test_wrong_words_are_explained(words: list[str], message: str, call: Call) -> None:
@@ -139,14 +139,17 @@ def test_wrong_words_are_explained(words: list[str], message: str, call: Call) -
         (["run", "."], "folder"),
         (["run", "quickstart", "--gate", "f2>=0.5"], "known: accuracy"),
         (["run", "quickstart", "--gate", "f1>=50"], "never be passed"),
-        (["run", "quickstart", "--gate", "hallucination.f1>=.5"], "on no judge of this run; it has: auto"),
+        (
+            ["run", "quickstart", "--gate", "hallucination.f1>=.5"],
+            "matches no judge of this run; it has: auto",
+        ),
         (["run", "quickstart", "--model", "smollm"], "unknown model 'smollm'"),
         (["judge", "--output", "x", "--judge", "faith"], "unknown judge 'faith'"),
         (["judge", "--output", "x", "--model", "./nothere.gguf"], "nothere.gguf"),
         (["models", "path", "smollm"], "unknown model 'smollm'"),
         (["models", "pull", "smollm"], "unknown model 'smollm'"),
         (["generate", "x", "--regex", "("], "not a regular expression"),
-        (["generate", "x", "--regex", "a+"], "no longest text"),
+        (["generate", "x", "--regex", "a+"], "no maximum length"),
     ],
 )
 def test_unknown_names_are_explained_and_leave_no_trace(
@@ -181,13 +184,13 @@ def test_runs_are_listed(call: Call, run: magistrate.Run, monkeypatch: pytest.Mo
     (record,) = call("runs", "--json").data
     assert (record["id"], record["name"], record["tags"], record["n_failures"]) == (run.id, "first", ["x"], 1)
     assert " n=4 " in record["recipes"]["faithfulness"]
-    assert call("runs", "--tag", "y").out == "no such runs\n"
+    assert call("runs", "--tag", "y").out == "no matching runs\n"
     assert call("runs", "--tag", "y", "--json").data == []
 
 
 def test_no_runs_yet_makes_no_store(call: Call, home: Path) -> None:
     done = call("runs")
-    assert (done.code, done.out) == (0, "no runs yet; begin with: magistrate run quickstart\n")
+    assert (done.code, done.out) == (0, "no runs yet; start with: magistrate run quickstart\n")
     assert call("show", "last").code == 2
     assert not home.exists()
 
@@ -392,7 +395,7 @@ def test_a_list_fits_80_columns_with_names_whole(
     names = [each.get("name", each.get("what")) for each in call(*words, "--json").data]
     for name in [run.id] if words == ["runs"] else names:
         assert any(line.startswith(name) for line in done.out.splitlines())
-    assert words != ["judges"] or "AUROC: the mean over labelled sets" in done.out
+    assert words != ["judges"] or "AUROC: mean over labelled sets" in done.out
     monkeypatch.delenv("COLUMNS")
     lines = call(*words).out.splitlines()
     if words[0] in ("judges", "doctor"):
@@ -402,7 +405,7 @@ def test_a_list_fits_80_columns_with_names_whole(
 
 
 def test_what_has_no_room_is_left_out_and_said(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "Left out for want of room: licence." in call("models", "list").out
+    assert "Columns hidden because the terminal is too narrow: licence." in call("models", "list").out
     monkeypatch.setenv("COLUMNS", "200")
     wide = call("models", "list").out
     assert "Left out" not in wide
@@ -593,7 +596,7 @@ def test_ctrl_c_keeps_what_is_done(
     record = magistrate.Run("last", place).record
     if signals == 1:
         assert record.status == "interrupted", (record, done)
-        assert f"kept in run {record.id}" in done.err
+        assert f"stored in run {record.id}" in done.err
         assert f"{record.n_verdicts}/72" in done.out
     assert outcomes <= record.n_outcomes < 72
 

@@ -51,15 +51,15 @@ def test_every_sample_is_counted_or_left_out_for_a_reason() -> None:
         "abstained": 1,
         "not judged": 1,
         "no gold label": 1,
-        "gold label of another name": 1,
-        "verdict of another name": 1,
+        "another gold label": 1,
+        "verdict with another label": 1,
     }
     assert found.n + sum(found.left_out.values()) == len(samples)
     assert found.take(found.truth).ids == ("a",)
 
 
 def test_foreign_and_doubled_outcomes_are_refused() -> None:
-    with pytest.raises(InputError, match="'x' is not among the samples given"):
+    with pytest.raises(InputError, match="'x' is not one of the given samples"):
         columns({"a": sample("a")}, [verdict("x")], "j", None)
     with pytest.raises(InputError, match="'a' has two outcomes"):
         columns({"a": sample("a")}, [verdict("a"), verdict("a")], "j", None)
@@ -86,7 +86,7 @@ def test_samples_of_the_same_context_belong_together() -> None:
 def test_the_judge_that_is_meant() -> None:
     assert one_judge(["a"], None, "run x") == "a"
     assert one_judge(["a", "b"], "b", "run x") == "b"
-    with pytest.raises(SpecError, match=r"run x has 2 judges \(a, b\); name one: --judge NAME"):
+    with pytest.raises(SpecError, match=r"run x has 2 judges \(a, b\); choose one: --judge NAME"):
         one_judge(["a", "b"], None, "run x")
     with pytest.raises(SpecError, match="run x has no judge 'c'; it has: a, b"):
         one_judge(["a", "b"], "c", "run x")

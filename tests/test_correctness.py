@@ -71,8 +71,8 @@ def test_code_tells_what_it_can_and_nothing_else() -> None:
     ]
     for output, expected in unknown:
         assert by_code(output, [expected]) is None, (output, expected)
-    assert by_code("12", ["11", "twelve"]) == (CORRECT, "it is the same number")
-    assert by_code("20", ["10", "12"]) == (INCORRECT, "it is another number")
+    assert by_code("12", ["11", "twelve"]) == (CORRECT, "the number is the same")
+    assert by_code("20", ["10", "12"]) == (INCORRECT, "the number is different")
     assert by_code("20", ["10", "a score"]) is None, "one reference that code cannot read is enough to ask"
     found, engine = judged("Paris.", "paris")
     assert isinstance(found, Verdict) and (found.label, found.score) == (CORRECT, 1.0)

@@ -411,7 +411,7 @@ def test_the_page_of_a_sample_and_its_report_show_the_trial_and_no_word_of_it_is
     with TestClient(create_app(Settings(store=run.store))) as client:
         page = client.get(f"/runs/{run.id}/samples/s").text
         again = client.get(f"/runs/{run.id}", params={"flag": "contradiction"}).text
-    assert "Trial" in page and "upheld, .80 that the charge is right" in page and "as Side 1" in page
+    assert "Trial" in page and "upheld, charge right: .80" in page and "as Side 1" in page
     assert "&lt;img src=x&gt;" in page and "<img src=x>" not in page and "<script>alert" not in page
     assert "contradiction" in again
 

@@ -81,7 +81,7 @@ def test_in_python_an_export_that_lacks_something_raises_when_it_is_written(run:
         damage(Path(run.store), "samples", which, "{", cast=False)
     target = tmp_path / "o.jsonl"
     with pytest.raises(
-        StoreError, match=r"is written without what is damaged: sample 'bridge-003' .*\(and 1 more\)"
+        StoreError, match=r"is written without damaged entries: sample 'bridge-003' .*\(and 1 more\)"
     ):
         run.export(target)
     assert len(target.read_text().splitlines()) == 18

@@ -44,13 +44,13 @@ def test_data_is_added_once_and_changes_make_versions(call: Call) -> None:
     assert call("add", "answers.jsonl", "--name", "refunds").out == "stored 3 samples as refunds@1\n"
     assert (
         call("add", "answers.jsonl", "--name", "refunds").out
-        == "refunds@1 holds the same 3 samples already\n"
+        == "refunds@1 already holds the same 3 samples\n"
     )
     done = call("add", "answers.jsonl", "--name", "refunds", "--limit", 1, "--json")
     assert done.code == 0 and done.data["new"] is True and done.data["ref"] == "refunds@2"
     assert done.data["source"] == "answers.jsonl limit=1" and done.data["problems"] == []
     again = call("add", "answers.jsonl", "--name", "refunds")
-    assert again.out == "refunds@1 holds the same 3 samples already; the newest version is refunds@2\n"
+    assert again.out == "refunds@1 already holds the same 3 samples; the newest version is refunds@2\n"
     assert call("add", "refunds@1", "--name", "copy", "--limit", 2).out == "stored 2 samples as copy@1\n"
     copied = call("show", "copy", "--json").data
     assert copied["source"] == "refunds@1 limit=2" and [s["id"] for s in copied["first"]] == ["a", "b"]
@@ -154,7 +154,8 @@ def test_a_set_is_shown_with_its_figures_and_its_runs(call: Call, home: Path) ->
     assert data["fields"]["output"] == {"present": 3, "median_characters": 8}
     refused = call("delete", "refunds", "--yes")
     assert (
-        refused.code == 2 and f"was judged by run {run}; delete these runs first, or force it" in refused.err
+        refused.code == 2
+        and f"was judged by run {run}; delete these runs first, or use --force" in refused.err
     )
     assert call("delete", "refunds", "--yes", "--force").out == "deleted refunds@1\n"
 
@@ -218,10 +219,7 @@ def test_deleting_asks_first_and_needs_a_person_or_yes(call: Call) -> None:
     call("add", "answers.jsonl", "--name", "refunds")
     call("add", "answers.jsonl", "--name", "refunds", "--limit", 1)
     refused = call("delete", "refunds")
-    assert (
-        refused.code == 2
-        and "deleting refunds@1, refunds@2 takes --yes where nobody can be asked" in refused.err
-    )
+    assert refused.code == 2 and "to delete refunds@1, refunds@2, add --yes" in refused.err
     assert call("delete", "refunds@1", "--yes").out == "deleted refunds@1\n"
     assert [each["ref"] for each in call("delete", "refunds", "--yes", "--json").data] == ["refunds@2"]
     gone = call("delete", "refunds", "--yes")

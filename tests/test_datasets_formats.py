@@ -92,7 +92,7 @@ def test_rows_without_an_id_are_numbered_and_named_where_they_are_bad(tmp_path: 
     dataset = load(path)
     assert [sample.id for sample in dataset] == ["runs-1", "runs-3"]
     (problem,) = dataset.problems
-    assert str(problem).startswith(f"{path} row 2: column 'answer', which gives the output, is blank")
+    assert str(problem).startswith(f"{path} row 2: column 'answer' with the output is blank")
 
 
 def test_what_json_has_no_word_for_is_a_text_or_a_visible_problem(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_what_json_has_no_word_for_is_a_text_or_a_visible_problem(tmp_path: Path
     rows = [{"answer": "x", "image": None}, {"answer": "y", "image": b"\x89PNG"}]
     (found,) = problems(parquet(tmp_path / "bytes.parquet", rows))
     where = f"{tmp_path}/bytes.parquet row 2: "
-    assert found == f"{where}'image' holds 4 bytes, which JSON has no word for; decode them first"
+    assert found == f"{where}'image' contains 4 bytes, which JSON cannot represent; decode them first"
     rows = [{"answer": "x", "n": 1.0}, {"answer": "y", "n": float("inf")}]
     (found,) = problems(parquet(tmp_path / "inf.parquet", rows))
-    assert found.endswith("row 2: 'n' holds an infinite number, which JSON has no word for")
+    assert found.endswith("row 2: 'n' contains an infinite number, which JSON cannot represent")
 
 
 def test_a_map_is_an_object_and_a_text_that_is_no_utf8_spoils_one_row(tmp_path: Path) -> None:
@@ -152,14 +152,14 @@ def test_damaged_parquet_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "middle.parquet").write_bytes(middle)
     (tmp_path / "none.parquet").write_bytes(b"")
     for name in ("half", "fake", "middle", "none"):
-        with pytest.raises(DatasetError, match=rf"{name}\.parquet is not sound Parquet data"):
+        with pytest.raises(DatasetError, match=rf"{name}\.parquet is not valid Parquet data"):
             list(load(tmp_path / f"{name}.parquet"))
     with pytest.raises(DatasetError, match="has no samples"):
         list(
             load(parquet(tmp_path / "empty.parquet", pyarrow.table({"answer": pyarrow.array([], "string")})))
         )
     double = pyarrow.table([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["answer", "answer"])
-    with pytest.raises(DatasetError, match="two columns are named 'answer'"):
+    with pytest.raises(DatasetError, match="two columns have the name 'answer'"):
         list(load(parquet(tmp_path / "double.parquet", double)))
 
 
@@ -233,7 +233,7 @@ def test_damaged_zstandard_is_named(tmp_path: Path) -> None:
     (tmp_path / "fake.jsonl.zst").write_bytes(b"not packed at all")
     with pytest.raises(DatasetError, match=r"half\.jsonl\.zst ends early: its Zstandard data is cut short"):
         list(load(tmp_path / "half.jsonl.zst"))
-    with pytest.raises(DatasetError, match=r"fake\.jsonl\.zst is not sound Zstandard data"):
+    with pytest.raises(DatasetError, match=r"fake\.jsonl\.zst is not valid Zstandard data"):
         list(load(tmp_path / "fake.jsonl.zst"))
 
 
@@ -323,11 +323,11 @@ def test_bad_rows_of_frames_are_visible_and_the_others_go_on() -> None:
     dataset = load(frame)
     assert [s.output for s in dataset] == ["one"]
     assert [str(problem) for problem in dataset.problems] == [
-        "rows:2: 'answer' holds 3 bytes, which JSON has no word for; decode them first",
-        "rows:3: 'n' holds an infinite number, which JSON has no word for",
+        "rows:2: 'answer' contains 3 bytes, which JSON cannot represent; decode them first",
+        "rows:3: 'n' contains an infinite number, which JSON cannot represent",
     ]
     double = pandas.DataFrame([["a", "b"]], columns=["answer", "answer"])
-    with pytest.raises(DatasetError, match="two columns of the frame are named 'answer'"):
+    with pytest.raises(DatasetError, match="two columns of the frame have the name 'answer'"):
         load(double)
     binary = load(polars.DataFrame({"answer": ["x", "y"], "raw": [None, b"z"]}))
     assert [s.output for s in binary] == ["x"] and "holds 1 bytes" in str(binary.problems[0])
@@ -345,9 +345,9 @@ def test_any_text_survives_every_frame(texts: list[str]) -> None:
 
 def test_values_that_are_nothing_or_keys_that_are_no_texts() -> None:
     assert json_value({1: [(2, pandas.NA), {3.0}], "a": pandas.NaT}) == {"1": [[2, None], [3.0]], "a": None}
-    with pytest.raises(ValueError, match="object with a tuple for a key"):
+    with pytest.raises(ValueError, match="object with a tuple as key"):
         json_value({(1, 2): 3})
-    with pytest.raises(ValueError, match="holds a object, which JSON has no word for"):
+    with pytest.raises(ValueError, match="contains a object, which JSON cannot represent"):
         json_value(object())
 
 

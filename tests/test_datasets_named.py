@@ -135,7 +135,7 @@ def test_the_local_file_of_dialogues_reads_as_the_download_does(
     dataset = load("halueval-dialogue")
     assert list(dataset) == [fetched] and dataset.name == "halueval-dialogue:dev"
     (problem,) = dataset.problems
-    assert str(problem).endswith("dev.jsonl.gz:2: question does not begin with [Human]: or [Assistant]:")
+    assert str(problem).endswith("dev.jsonl.gz:2: question does not start with [Human]: or [Assistant]:")
 
 
 def test_halueval_summaries(hosts: Hosts) -> None:
@@ -163,7 +163,7 @@ def test_bad_dialogues_are_problems(tmp_path: Path) -> None:
     assert len(list(dataset)) == 1
     assert [problem.reason for problem in dataset.problems] == [
         "right_response is not a text",
-        "question does not begin with [Human]: or [Assistant]:",
+        "question does not start with [Human]: or [Assistant]:",
         "dialogue_history is not a text",
     ]
 
@@ -248,12 +248,12 @@ def test_bad_rows_of_ragtruth_are_problems(tmp_path: Path) -> None:
     found = [str(problem).rpartition("/")[2] for problem in dataset.problems]
     assert found[0].startswith("ragtruth_test-1.jsonl:6: not JSON")
     assert found[1:] == [
-        "ragtruth_test-0.jsonl:2: its source_id is in no row of the sources",
-        "ragtruth_test-0.jsonl:3: split is neither train nor test",
+        "ragtruth_test-0.jsonl:2: no row of the sources has its source_id",
+        "ragtruth_test-0.jsonl:3: split is not train or test",
         "ragtruth_test-0.jsonl:4: labels is not a list",
         "ragtruth_test-0.jsonl:5: response is not a text",
-        "ragtruth_test-0.jsonl:6: the source_info of its source is not what QA has",
-        "ragtruth_test-0.jsonl:7: the task_type of its source is none of QA, Summary, Data2txt",
+        "ragtruth_test-0.jsonl:6: the source_info of its source is not valid for QA",
+        "ragtruth_test-0.jsonl:7: the task_type of its source is not one of QA, Summary, Data2txt",
         "ragtruth_test-0.jsonl:8: spans[0] is [0, 99), outside the output's 15 characters",
         found[-1],
     ]
@@ -286,7 +286,7 @@ def test_halubench_from_its_parquet_file(tmp_path: Path) -> None:
     )
     assert (first.label, second.label, first.metadata["domain"]) == ("faithful", "hallucinated", "DROP")
     assert [problem.reason for problem in dataset.problems] == [
-        "label is neither PASS nor FAIL",
+        "label is not PASS or FAIL",
         "passage is not a text",
     ]
 
@@ -303,7 +303,7 @@ def test_what_is_pinned_by_hash_is_refused_when_it_is_something_else(
     pinned = next(iter(catalogue()[name].sha256.values()))[:12]
     found = hashlib.sha256(body).hexdigest()[:12]
     with pytest.raises(
-        DatasetError, match=rf"{name}:test is not here: .*has sha256 {found}…, not {pinned}… as pinned"
+        DatasetError, match=rf"{name}:test is not installed: .*has sha256 {found}…, but {pinned}… is pinned"
     ):
         load(name)
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == []

@@ -160,17 +160,17 @@ def test_what_a_sample_lacks_is_said_in_the_terms_of_the_judge(tmp_path: Path) -
     (tmp_path / "tone.yaml").write_text(asked)
     tone = judge_from_file(tmp_path / "tone.yaml")
     for sample, reason, told in (
-        (Sample("s", "Go away."), "no_context", "judge 'tone' reads a context, and the sample has none"),
+        (Sample("s", "Go away."), "no_context", "judge 'tone' needs a context, but the sample has none"),
         (
             Sample("s", "Go.", ("c",)),
             "missing_input",
-            "judge 'tone' reads 'question', and the sample has none",
+            "judge 'tone' needs 'question', but the sample has none",
         ),
     ):
         outcome = asyncio.run(judge_one(sample, tone, ScriptedEngine([])))
         assert isinstance(outcome, Abstention) and (outcome.reason, outcome.message) == (reason, told)
     faithful = asyncio.run(judge_one(Sample("s", "o"), registry.judge("faithfulness"), ScriptedEngine([])))
-    assert "judge 'faithfulness' reads a context" in str(faithful) and "'hallucination' does without" in str(
+    assert "judge 'faithfulness' needs a context" in str(faithful) and "'hallucination' needs none" in str(
         faithful
     )
 
@@ -489,9 +489,9 @@ BROKEN = [
     (TONE, "prompt:", "promt:", 7, "did you mean 'prompt'?"),
     (TONE, "inputs: [output, input?]\n", "", 1, "inputs: is missing"),
     ("", "", TONE[: TONE.index("prompt")], 1, "prompt: is missing"),
-    (TONE, "", "version: 4\n", 12, "version: is there twice, first on line 1"),
-    (TONE, "  rude:", "  polite: 1\n  rude:", 6, "labels.polite: is there twice"),
-    (TONE, "  polite: 0\n", "  1: 0\n  '1': 0.5\n", 6, "labels.1: is there twice, first on line 5"),
+    (TONE, "", "version: 4\n", 12, "version: is given twice, first on line 1"),
+    (TONE, "  rude:", "  polite: 1\n  rude:", 6, "labels.polite: is given twice"),
+    (TONE, "  polite: 0\n", "  1: 0\n  '1': 0.5\n", 6, "labels.1: is given twice, first on line 5"),
     # kinds of values
     (TONE, "version: 3", "version: three", 1, "version: must be a whole number; got 'three'"),
     (TONE, "version: 3", "version: 1.5", 1, "a whole number; got 1.5"),
@@ -504,7 +504,7 @@ BROKEN = [
     (TONE, LABELS, "labels: [polite, rude]\n", 4, "labels: must be lines of 'key: value'"),
     (TONE, "", "permute: yes\n", 12, "permute: must be true or false; got 'yes'"),
     (TONE, "", "explain: afterwards\n", 12, "explain: must be 'none', 'before' or 'after' … 'afterwards'"),
-    ("", "", TONE[: TONE.index("prompt")] + "prompt: ''\n", 7, "prompt: must be a text that is not empty"),
+    ("", "", TONE[: TONE.index("prompt")] + "prompt: ''\n", 7, "prompt: must be a non-empty text"),
     # labels
     (TONE, "polite: 0", "polite: 2", 5, "labels.polite.score: must be at most 1; got 2"),
     (TONE, "polite: 0", "polite: -1", 5, "labels.polite.score: must be at least 0; got -1"),
@@ -512,16 +512,16 @@ BROKEN = [
     (TONE, "polite: 0", "polite:", 5, "labels.polite.score: must be a number; got nothing"),
     (TONE, "polite: 0", "polite: .nan", 5, "must be a finite number; got nan"),
     (TONE, "polite: 0", "polite: true", 5, "must be a number; got true"),
-    (TONE, "[1, insults or mocks]", "[1, a, b]", 6, "labels.rude: a label is … [score, description]"),
-    (TONE, "  rude: [1, insults or mocks]\n", "", 4, "labels: labels must be 2 to 26, got 1"),
-    (TONE, LABELS, "labels: {}\n", 4, "labels: labels must be 2 to 26, got 0"),
+    (TONE, "[1, insults or mocks]", "[1, a, b]", 6, "labels.rude: a label must be … [score, description]"),
+    (TONE, "  rude: [1, insults or mocks]\n", "", 4, "labels: there must be 2 to 26 labels, got 1"),
+    (TONE, LABELS, "labels: {}\n", 4, "labels: there must be 2 to 26 labels, got 0"),
     (TONE, LABELS, "labels:\n" + "".join(f"  l{n}: 0\n" for n in range(27)), 4, "got 27"),
     (TONE, "polite: 0", "'': 0", 5, "a label has no name"),
     (TONE, "polite: 0", "polite: 1", 6, "labels.rude: both labels have the score 1"),
-    (TONE, "polite: 0", "polite: {score: 0, answers: Yes}", 4, "all labels have answers or none"),
-    (WORDS, "[Yes, Sure]", "NO", 4, "labels: two answers differ in nothing but their case"),
+    (TONE, "polite: 0", "polite: {score: 0, answers: Yes}", 4, "either all labels or none must have answers"),
+    (WORDS, "[Yes, Sure]", "NO", 4, "labels: two answers are the same except for their case"),
     (WORDS, "[Yes, Sure]", "true", 5, "labels.polite.answers: must be a list … got true"),
-    (TONE, "", "copied: nice\n", 12, "copied: 'nice' is none of the labels"),
+    (TONE, "", "copied: nice\n", 12, "copied: 'nice' is not one of the labels"),
     (
         TONE,
         "",
@@ -535,14 +535,14 @@ BROKEN = [
         "",
         changed(TONE, "  rude:", "  plain: 0.5\n  rude:") + "decision: {threshold: 0.5}\n",
         13,
-        "decision.threshold: a threshold decides between two labels only",
+        "decision.threshold: a threshold needs exactly two labels",
     ),
-    (TONE, "", "decision: {at_least: 3}\n", 12, "decision.at_least: goes with 'schema'"),
-    (TONE, "", "scale: [0, 1]\n", 12, "scale: has no meaning beside 'labels'"),
-    (RATING, "", "permute: true\n", 23, "permute: has no meaning beside 'schema'"),
-    (TONE, "", "prior: empty_context\n", 12, "prior: a judge that reads no context"),
-    (TONE, "", "long: windows\n", 12, "long: it is the context that is cut"),
-    (TONE, "", "schema: {type: object}\n", 12, "schema: there are labels too; give either"),
+    (TONE, "", "decision: {at_least: 3}\n", 12, "decision.at_least: is only for 'schema'"),
+    (TONE, "", "scale: [0, 1]\n", 12, "scale: cannot be combined with 'labels'"),
+    (RATING, "", "permute: true\n", 23, "permute: cannot be combined with 'schema'"),
+    (TONE, "", "prior: empty_context\n", 12, "prior: prior needs a judge that reads the context"),
+    (TONE, "", "long: windows\n", 12, "long: only the context is cut"),
+    (TONE, "", "schema: {type: object}\n", 12, "schema: labels are also given; give either"),
     (TONE, LABELS, "", 1, "give either 'labels' ( … or 'schema' ("),
     # names
     (
@@ -550,13 +550,13 @@ BROKEN = [
         "",
         "name: ../tone\n" + TONE,
         1,
-        "name: must be a letter, then letters, digits, - and _ … '../tone'",
+        "name: must start with a letter, followed by letters, digits, - and _ … '../tone'",
     ),
-    ("", "", "name: ''\n" + TONE, 1, "name: must be a letter"),
-    ("", "", f"name: {'x' * 65}\n{TONE}", 1, "name: must be a letter … 64 at most"),
-    (TONE, "input?", "in put", 3, "inputs.1: must be a name, with ? … 'in put'"),
-    (TONE, "input?", "output?", 3, "inputs.1: 'output' is there twice"),
-    (TONE, "input?", "reply", 3, "inputs.1: 'reply' means something else"),
+    ("", "", "name: ''\n" + TONE, 1, "name: must start with a letter"),
+    ("", "", f"name: {'x' * 65}\n{TONE}", 1, "name: must start with a letter … at most 64"),
+    (TONE, "input?", "in put", 3, "inputs.1: must be a name, followed by ? … 'in put'"),
+    (TONE, "input?", "output?", 3, "inputs.1: 'output' is given twice"),
+    (TONE, "input?", "reply", 3, "inputs.1: 'reply' has another meaning"),
     # prompts
     (
         TONE,
@@ -566,17 +566,23 @@ BROKEN = [
         "prompt: the prompt uses {{ ouput }} … among its inputs: output, input; did you mean 'output'?",
     ),
     (TONE, "How", "{{ category }}", 8, "the prompt uses {{ category }}"),
-    (TONE, "", "categories: {a: b}\n", 7, "must say {{ category }} somewhere"),
-    (TONE, "  {{ reply }}\n", "", 7, "prompt: the prompt must say {{ reply }} somewhere"),
+    (TONE, "", "categories: {a: b}\n", 7, "must use {{ category }}"),
+    (TONE, "  {{ reply }}\n", "", 7, "prompt: the prompt must use {{ reply }}"),
     (TONE, "{% if input %}", "{% if %}", 9, "prompt: not Jinja: Expected an expression"),
     (TONE, "{% endif %}", "", 11, "prompt: not Jinja: Unexpected end … 'if'"),
     (TONE, "{{ reply }}", "{{ reply", 11, "prompt: not Jinja: unexpected end"),
     (TONE, "{{ output }}", "{{ output | shout }}", 10, "No filter named 'shout'"),
-    (TONE, "{{ output }}", "{{ output | truncate(9) }}", 10, "the filter 'truncate' does not reach output"),
+    (
+        TONE,
+        "{{ output }}",
+        "{{ output | truncate(9) }}",
+        10,
+        "the filter 'truncate' cannot be applied to output",
+    ),
     (TONE, "How", "{% include '/etc/passwd' %}", 7, "prompt: … no loader"),
     (TONE, "{{ output }}", "{{ output.__class__.__mro__ }}", 7, "prompt: … unsafe"),
     (TONE, "How", "{{ 1 / 0 }}", 7, "prompt: ZeroDivisionError"),
-    (TONE, "{{ output }}", "{{ output[:1] }}", 7, "prompt: an input can be shown"),
+    (TONE, "{{ output }}", "{{ output[:1] }}", 7, "prompt: an input can be inserted"),
     (
         changed(TONE, "input?", "context?"),
         "{% if input %}To: {{ input }}.{% endif %}",
@@ -584,7 +590,7 @@ BROKEN = [
         7,
         "prompt: … (where there is no context)",
     ),
-    (RATING, "=== system", "=== sytem", 4, "prompt: a section begins with … got '=== sytem'"),
+    (RATING, "=== system", "=== sytem", 4, "prompt: a section starts with … got '=== sytem'"),
     (RATING, "=== user", "=== user ", 6, "'=== user' or '=== assistant'; got '=== user '"),
     (RATING, "  === system", "  Hello\n  === system", 4, "before the first section"),
     (RATING, "=== user\n", "\n", 3, "prompt: lacks a section '=== user'"),
@@ -601,7 +607,13 @@ BROKEN = [
     (RATING, "integer", "integr", 14, 'schema.properties.rating.type: … did you mean "integer"?'),
     (RATING, "type: object", "type: array", 10, "schema: must be of 'type: object', with properties"),
     (RATING, "type: object", "type: string", 10, "schema: must be of 'type: object'"),
-    (RATING, "maxLength: 40", "x-quote: {of: output}", 10, "schema: x-quote is for judges in Python"),
+    (
+        RATING,
+        "maxLength: 40",
+        "x-quote: {of: output}",
+        10,
+        "schema: x-quote is only supported in judges written in Python",
+    ),
     (RATING, "score: rating", "score: mark", 19, "decision.score: score is 'mark' … reasons, rating"),
     (
         RATING,
@@ -622,39 +634,39 @@ BROKEN = [
     (RATING, "explanation: reasons", "explanation: rating", 17, "explanation: 'rating' must be a string"),
     (RATING, "  at_least: 4\n", "", 18, "decision: lacks at_least"),
     ("", "", RATING[: RATING.index("decision")], 1, "decision: lacks score, at_least, label, otherwise"),
-    (RATING, "", "  threshold: 0.5\n", 23, "decision.threshold: goes with 'labels'"),
+    (RATING, "", "  threshold: 0.5\n", 23, "decision.threshold: is only for 'labels'"),
     (RATING, "at_least: 4", "at_least: 6", 20, "decision.at_least: at_least must be in (1, 5], got 6"),
     (RATING, "otherwise: bad", "otherwise: good", 22, "decision.otherwise: the two labels must differ"),
-    (RATING, "scale: [1, 5]", "scale: [5, 1]", 16, "scale: a scale goes from a smaller"),
+    (RATING, "scale: [1, 5]", "scale: [5, 1]", 16, "scale: a scale must go from a smaller"),
     (RATING, "scale: [1, 5]", "scale: [1, 2, 5]", 16, "scale: must be a list of at most 2"),
     (RATING, "scale: [1, 5]", "scale: [1, .inf]", 16, "scale.1: must be a finite number"),
     # no such document
-    ("", "", "", 1, "must be lines of 'key: value', and is empty"),
-    ("", "", "# nothing\n", 1, "and is empty"),
-    ("", "", "\n- a\n- b\n", 2, "must be lines of 'key: value', and is a list"),
-    ("", "", "hello\n", 1, "and is a single value"),
-    ("", "", TONE + "---\n" + TONE, 12, "a second document begins here"),
-    ("", "", "inputs: [output\nversion: 1\n", 2, "not YAML: a [ or { is never closed … begins on line 1"),
-    ("", "", "inputs:\n\t- output\n", 2, "not YAML: lines are indented with spaces"),
-    (TONE, "is it polite", "is it: polite", 2, "a text with ': ' in it must be in quotes"),
-    (TONE, "is it polite", '"is it', 11, "a quote is never closed … line 2"),
-    (TONE, "is it polite", "'it's'", 2, "this does not belong to … look at quotes"),
-    (TONE, "is it polite", "*very* polite", 2, "begins with * must be in quotes"),
+    ("", "", "", 1, "must be lines of 'key: value', but is empty"),
+    ("", "", "# nothing\n", 1, "but is empty"),
+    ("", "", "\n- a\n- b\n", 2, "must be lines of 'key: value', but is a list"),
+    ("", "", "hello\n", 1, "but is a single value"),
+    ("", "", TONE + "---\n" + TONE, 12, "a second document starts here"),
+    ("", "", "inputs: [output\nversion: 1\n", 2, "not YAML: a [ or { is not closed … starts on line 1"),
+    ("", "", "inputs:\n\t- output\n", 2, "not YAML: indent lines with spaces"),
+    (TONE, "is it polite", "is it: polite", 2, "a text that contains ': ' must be in quotes"),
+    (TONE, "is it polite", '"is it', 11, "a quote is not closed … line 2"),
+    (TONE, "is it polite", "'it's'", 2, "this does not belong to … check quotes"),
+    (TONE, "is it polite", "*very* polite", 2, "starts with * must be in quotes"),
     (TONE, "is it polite", "%x", 2, "must be in quotes"),
-    ("", "", "prompt: {{ output }}\n", 1, "a text that begins with { must be in quotes"),
-    ("", "", "prompt: {{ output }} {{ reply }}\n", 1, "a text that begins with { must be in quotes"),
-    ("", "", "inputs: [a]\nprompt: {% if a %}\n", 2, "a text that begins with { must be in quotes"),
+    ("", "", "prompt: {{ output }}\n", 1, "a text that starts with { must be in quotes"),
+    ("", "", "prompt: {{ output }} {{ reply }}\n", 1, "a text that starts with { must be in quotes"),
+    ("", "", "inputs: [a]\nprompt: {% if a %}\n", 2, "a text that starts with { must be in quotes"),
     (TONE, "", "? [a, b]\n: 3\n", 12, "a key must be a word"),
-    (TONE, "sound", "so\x07und", 8, "character '\\x07' cannot stand in YAML"),
+    (TONE, "sound", "so\x07und", 8, "character '\\x07' is not allowed in YAML"),
     (
         TONE,
         "is it polite",
         "!!python/object/apply:os.system [true]",
         2,
-        "summary: a tag such as !!python/object/apply:os.system",
+        "summary: tags such as !!python/object/apply:os.system",
     ),
-    (TONE, "is it polite", "!mine x", 2, "summary: a tag such as !mine"),
-    ("", "", "labels: &l {a: 0, b: 1}\n<<: *l\n", 2, "<< is not understood"),
+    (TONE, "is it polite", "!mine x", 2, "summary: tags such as !mine"),
+    ("", "", "labels: &l {a: 0, b: 1}\n<<: *l\n", 2, "<< is not supported"),
     ("", "", BOMB, 1, "values are nested too deep or too many; check its aliases"),
     ("", "", "a: &a [*a]\n", 1, "values are nested too deep or too many; check its aliases"),
     ("", "", "a: " + "[" * 2000, 1, "values are nested too deep or too many"),
@@ -698,7 +710,7 @@ def large(path: Path) -> None:
     ("make", "message"),
     [
         (latin, r"^x\.yaml, line 2: not UTF-8 text: byte 0xe9; save it as UTF-8$"),
-        (large, r"x\.yaml has 200,001 bytes, more than 200,000"),
+        (large, r"x\.yaml has 200,001 bytes; at most 200,000"),
         (Path.mkdir, r"^cannot read .*/x\.yaml: it is a folder$"),
         (lambda path: None, r"^cannot read .*/x\.yaml: No such file or directory$"),
     ],
@@ -715,7 +727,7 @@ def test_what_cannot_be_read_is_explained(make: Callable[[Path], Any], message: 
 
 def test_a_pipe_is_not_waited_for_and_a_strange_path_is_no_crash(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.yaml")
-    with pytest.raises(SpecError, match="it is no regular file"):
+    with pytest.raises(SpecError, match="it is not a regular file"):
         read_document(tmp_path / "x.yaml")
     with pytest.raises(SpecError, match="cannot read"):
         read_document(Path("a\0b.yaml"))

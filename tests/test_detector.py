@@ -143,7 +143,7 @@ def test_a_tokenizer_is_refused_that_has_no_marks_or_takes_them_from_texts(tmp_p
     tokenizer(tmp_path)
     told = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     usual = {**told, "added_tokens": [{**each, "special": False} for each in told["added_tokens"]]}
-    with pytest.raises(ModelError, match="could pass for two"):
+    with pytest.raises(ModelError, match="could look like two"):
         Reader(Tokenizer.from_str(json.dumps(usual)), 128)
     with pytest.raises(ModelError, match=r"\[CLS\] and \[SEP\]"):
         Reader(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), 128)

@@ -171,7 +171,7 @@ def test_numbers_have_room_for_every_digit() -> None:
 @pytest.mark.parametrize(
     ("shape", "dialect", "says"),
     [
-        (constraint(["a"]), "json_schema", "written bare"),
+        (constraint(["a"]), "json_schema", "is plain text"),
         (constraint(Lark('start: "a"')), "gbnf", "only be sent as Lark"),
         (constraint({"type": "string", "x-lark": 'start: "a"'}), "regex", "only be sent as Lark"),
         (constraint({"allOf": [{"type": "null"}, {"type": "null"}]}), "regex", "merge"),

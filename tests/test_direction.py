@@ -247,18 +247,20 @@ def test_an_older_run_is_read_and_says_what_is_not_known(home: Path, call: Call)
     (judge,) = run.summary().judges
     assert judge.result is not None and known.result is not None and judge.scoring is None
     area = judge.result.metrics["auroc"]
-    assert area.value is None and "does not say whether a high or a low score" in str(area.undefined)
+    assert area.value is None and "does not record whether a high or a low score" in str(area.undefined)
     for name in ("accuracy", "balanced_accuracy", "f1", "precision", "recall"):
         assert judge.result.metrics[name] == known.result.metrics[name]
     assert judge.calibration is None and judge.to_dict()["direction"] is None
-    assert any("Nothing is said of its scores" in each and "run it again" in each for each in judge.remarks)
+    assert any(
+        "There are no figures of its scores" in each and "run it again" in each for each in judge.remarks
+    )
     shown = call("show", run.id, "--full")
-    assert shown.code == 0 and "Nothing is said of its scores" in " ".join(shown.out.split())
+    assert shown.code == 0 and "There are no figures of its scores" in " ".join(shown.out.split())
     (gate,) = results(["auroc>=0.1"], run.summary())
     assert not gate.passed
     run.export(home.parent / "old.html")
-    assert "Nothing is said of its scores" in (home.parent / "old.html").read_text()
-    with pytest.raises(InputError, match="does not say whether a high or a low score means hallucinated"):
+    assert "There are no figures of its scores" in (home.parent / "old.html").read_text()
+    with pytest.raises(InputError, match="does not record whether a high or a low score means hallucinated"):
         magistrate.calibrate(run)
     with pytest.raises(InputError, match="run it again"):
         magistrate.prevalence(run, using="score")

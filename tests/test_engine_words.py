@@ -80,7 +80,7 @@ def test_words_that_name_no_engine_are_told_what_would(words: str, told: str) ->
 
 
 def test_an_address_without_a_model_of_a_server_is_refused() -> None:
-    with pytest.raises(SpecError, match="name its model too: --model openai:MODEL"):
+    with pytest.raises(SpecError, match="add its model: --model openai:MODEL"):
         registry.engine(None, EngineSettings(base_url="http://127.0.0.1:1/v1"))
 
 
@@ -110,7 +110,7 @@ def test_what_is_missing_is_named_with_what_installs_it(monkeypatch: pytest.Monk
     kind = Kind("x", "x", ("no-such-package", "numpy"), "", "", can, "SOME_KEY")
     assert list(kind.missing()) == [
         "not installed: no-such-package; pip install 'magistrate[x]'",
-        "SOME_KEY is not set (a server of one's own may need none)",
+        "SOME_KEY is not set (your own server may not need it)",
     ]
     assert len(kind.found) == 1 and kind.found[0].startswith("numpy ")
     monkeypatch.setenv("SOME_KEY", "secret")
@@ -132,7 +132,9 @@ def test_an_engine_is_passed_through() -> None:
 
 @pytest.mark.parametrize("said", [{"base_url": "http://127.0.0.1:1/v1"}, {"threads": 1}, {"timeout": 2.0}])
 def test_an_engine_is_told_nothing_that_it_would_not_hear(said: dict[str, Any]) -> None:
-    with pytest.raises(SpecError, match=r"made already \(ScriptedEngine\) has no use for --.*leave it out"):
+    with pytest.raises(
+        SpecError, match=r"an existing engine \(ScriptedEngine\) does not support --.*remove it"
+    ):
         registry.engine(ScriptedEngine([]), EngineSettings(**said))
 
 

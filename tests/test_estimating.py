@@ -116,7 +116,7 @@ def test_a_judge_that_says_nothing_is_unknown_and_not_free() -> None:
     asks, silent = found.judges
     assert (asks.calls, silent.calls, silent.prompt_tokens, silent.answer_tokens) == (1, None, None, None)
     assert silent.cost is None is found.cost is found.calls is found.prompt_tokens is found.seconds
-    assert "silent does not say what it asks" in printed(found)
+    assert "silent does not plan its calls" in printed(found)
 
 
 def test_a_judge_of_code_asks_nothing() -> None:
@@ -128,7 +128,7 @@ def test_a_judge_of_code_asks_nothing() -> None:
 def test_a_plan_that_fails_is_counted_and_no_end_of_the_estimate() -> None:
     found = estimated(samples(1, 2), [Broken()])
     assert (found.judges[0].failing, found.judges[0].asked, found.calls) == (2, 0, 0)
-    assert "cannot say what it would ask about 2 samples" in printed(found)
+    assert "cannot plan its calls for 2 samples" in printed(found)
 
 
 def test_an_engine_that_is_gone_is_said() -> None:
@@ -151,14 +151,14 @@ def test_time_is_known_from_earlier_runs_and_cost_from_a_price() -> None:
     assert found.cost == 40 + 2 * 100
     assert estimated(samples(1), [Asks()], rates={"asks": None, "other": Rate(1)}).seconds is None
     shown = printed(found)
-    assert "5.0 s" in shown and "$240.00" in shown and "at the speed of run-1" in shown
+    assert "5.0 s" in shown and "$240.00" in shown and "based on the speed of run-1" in shown
 
 
 def test_what_another_engine_is_asked_costs_nothing_of_this_ones_price() -> None:
     judge = Asks(own=ScriptedEngine([]))
     found = estimated(samples(5), [judge], price=Price(1, 1))
     assert (found.calls, found.judges[0].elsewhere, found.cost) == (1, 1, 0.0)
-    assert "1 calls of asks go to its own engine; their cost is not in" in printed(found)
+    assert "1 calls of asks go to its own engine; their cost is not included" in printed(found)
 
 
 # --- many samples --------------------------------------------------------------------------------
@@ -183,9 +183,9 @@ def test_the_counted_ones_are_spread_over_the_whole() -> None:
 def test_what_is_scaled_says_so() -> None:
     found = estimated(samples(*[1] * 30), [Asks()], most=10)
     assert found.estimated_from in range(5, 11)
-    assert f"Scaled up from {found.estimated_from} samples" in printed(found)
-    assert "most that there can be" not in printed(found)
-    assert "most that there can be" in printed(estimated(samples(1), [Asks()]))
+    assert f"Extrapolated from {found.estimated_from} samples" in printed(found)
+    assert "upper bounds" not in printed(found)
+    assert "upper bounds" in printed(estimated(samples(1), [Asks()]))
 
 
 def test_a_stream_is_read_once() -> None:

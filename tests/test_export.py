@@ -106,7 +106,7 @@ def test_a_file_is_replaced_only_when_asked_and_appears_whole(run: Run, tmp_path
     target.write_text("mine")
     with pytest.raises(SpecError, match="--force"):
         run.export(target)
-    with pytest.raises(SpecError, match=r"end it in \.jsonl, .* or \.html"):
+    with pytest.raises(SpecError, match=r"must end in \.jsonl, .* or \.html"):
         run.export(tmp_path / "o.xlsx")
     for name in ("o.html", "o.csv", "o.parquet"):
         place = tmp_path / "nothere" / name

@@ -198,7 +198,7 @@ def test_a_server_that_is_gone_refuses_the_connection(apart: pytest.MonkeyPatch,
         engine = OPENERS[kind](MODEL, EngineSettings(base_url=server.at("fine"), timeout=TIMEOUT))
     outcome = asyncio.run(judge_one(SAMPLE, registry.judge("faithfulness"), engine))
     assert isinstance(outcome, Failure) and outcome.code == "engine_error"
-    assert "is the server running" in outcome.message
+    assert "check that the server is running" in outcome.message
     counters = engine.counters  # type: ignore[attr-defined]
     assert (counters.attempts, counters.failures) == (1 + RETRIES, 1)
 
@@ -207,7 +207,7 @@ def test_a_server_that_is_gone_refuses_the_connection(apart: pytest.MonkeyPatch,
 def test_who_never_was_there_is_told_when_the_engine_is_made(apart: pytest.MonkeyPatch, kind: str) -> None:
     with served() as server:
         place = server.at("refused")
-    with pytest.raises(Exception, match="is the server running"):
+    with pytest.raises(Exception, match="check that the server is running"):
         OPENERS[kind](MODEL, EngineSettings(base_url=place, timeout=TIMEOUT))
 
 

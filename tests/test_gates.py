@@ -85,7 +85,7 @@ def test_what_is_not_measured_passes_no_gate(metric: str) -> None:
         passed, reason = said(gate, report(labelled=False))
         assert not passed and reason == f"{metric} could not be measured: no judged sample has a gold label"
         thin = said(gate, report(failed=8))
-        assert thin == (False, f"{metric} rests on 80.0% of the samples (32 of 40), less than 90%")
+        assert thin == (False, f"{metric} is based on 80.0% of the samples (32 of 40), less than 90%")
 
 
 def part(n: int, labelled: int, silent: int, other: int = 0) -> Report:
@@ -104,15 +104,15 @@ def part(n: int, labelled: int, silent: int, other: int = 0) -> Report:
 def test_a_figure_of_few_of_the_labelled_samples_passes_no_gate(figure: str) -> None:
     thin = part(400, 40, 34)
     for gate in (f"{figure}>=0", f"{figure}<=1"):
-        reason = f"{figure} rests on 15.0% of the labelled samples (6 of 40), less than 90%"
+        reason = f"{figure} is based on 15.0% of the labelled samples (6 of 40), less than 90%"
         assert said(gate, thin) == (False, reason)
     assert said("coverage>=0.9", thin)[0]
-    assert "rests on" not in said(f"{figure}>=0", part(400, 40, 4))[1]
+    assert "is based on" not in said(f"{figure}>=0", part(400, 40, 4))[1]
 
 
 def test_verdicts_of_other_names_cover_nothing() -> None:
     found = part(40, 30, 0, other=8)
-    reason = "accuracy rests on 80.0% of the samples (32 of 40), less than 90%"
+    reason = "accuracy is based on 80.0% of the samples (32 of 40), less than 90%"
     assert said("accuracy>=0", found) == (False, reason)
     assert said("coverage>=1", found)[0]
 
@@ -121,7 +121,7 @@ def test_every_figure_can_be_a_gate_and_failures_count_where_coverage_is_thin() 
     for figure in FIGURES:
         assert len(results([f"{figure}>=0", f"{figure}<=1"], report())) == 2
     assert said("failures<=0.3", report(failed=8)) == (True, "failures is 0.200, at most 0.3 (n=40)")
-    assert said("coverage<=1", report(n=0)) == (False, "nobody judged anything in this run")
+    assert said("coverage<=1", report(n=0)) == (False, "this run has no judgements")
 
 
 def test_the_share_flagged_needs_no_labels_and_fails_where_there_is_none() -> None:
@@ -133,7 +133,7 @@ def test_the_share_flagged_needs_no_labels_and_fails_where_there_is_none() -> No
         True,
         "flagged is 0.500, at most 0.6 (n=38)",
     )
-    assert "rests on 80.0% of the samples" in said("flagged<=1", report(labelled=False, failed=8))[1]
+    assert "is based on 80.0% of the samples" in said("flagged<=1", report(labelled=False, failed=8))[1]
     samples = {"a": Sample("a", "x")}
     other = summarize(RunFacts("r", "r", "d", "done", 1), samples, [Verdict("a", "j", "polite", 0.0)], {})
     assert said("flagged<=1", other)[0] is False  # a judge that could never flag anything passes nothing
@@ -181,7 +181,7 @@ def test_a_figure_without_an_interval_passes_no_gate_on_it() -> None:
         ("lower(coverage)>=0.5", "coverage in the gate 'lower(coverage)>=0.5' has no interval"),
         ("upper(ece)<=0.1", "has no interval"),
         ("f1>=.", "'.' in the gate 'f1>=.' is not a number"),
-        ("other.f1>=0.5", "is on no judge of this run; it has: j"),
+        ("other.f1>=0.5", "matches no judge of this run; it has: j"),
         ("middle(f1)>=0.5", "known: accuracy"),
     ],
 )

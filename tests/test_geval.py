@@ -116,7 +116,7 @@ def test_steps_are_part_of_the_judge_and_written_once(tmp_path: Path) -> None:
     path.write_text("criteria: x\nscale: 5\n", encoding="utf-8")
     assert (GEval(file=path).n_grades, GEval(file=path, scale=2).n_grades, GEval().n_grades) == (5, 2, 2)
     path.write_text("criteria: x\nscale: 4\n", encoding="utf-8")
-    with pytest.raises(SpecError, match=r"tone.yaml, line 2, scale: a scale has 2, 3, 5 grades"):
+    with pytest.raises(SpecError, match=r"tone.yaml, line 2, scale: scale must be 2, 3, 5 grades"):
         GEval(file=path)
     path.write_text("criteria: x\nstep: []\n", encoding="utf-8")
     with pytest.raises(SpecError, match="step"):
@@ -143,10 +143,10 @@ def test_the_command_writes_the_steps_and_shows_them(
 
 def test_it_refuses_what_it_cannot_be() -> None:
     for bad, match in {
-        "geval:scale=4": "a scale has 2, 3, 5 grades, got 4",
-        "geval:steps=(Look)": "steps go with criteria",
-        "geval:criteria=x,file=y.yaml": "not in both",
-        "geval:criteria=(=== user)": "lines that begin with ===",
+        "geval:scale=4": "scale must be 2, 3, 5 grades, got 4",
+        "geval:steps=(Look)": "steps need criteria",
+        "geval:criteria=x,file=y.yaml": "not both",
+        "geval:criteria=(=== user)": "lines that start with ===",
         "geval:criteria=(Is \ue0009\ue001 so?)": "U.E000",
         "pairwise:criteria=(Is \ue0009\ue001 so?)": "U.E000",
         "geval:threshold=1": "threshold must be in",

@@ -166,7 +166,7 @@ def test_other_labels_can_hold_an_answer_back() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"judge": "moderation"}, r"never says hallucinated; it says safe, flagged"),
+        ({"judge": "moderation"}, r"has no label hallucinated; its labels are safe, flagged"),
         ({"judge": "nobody"}, "unknown judge"),
         ({"deadline": 0}, "deadline"),
         ({"on_timeout": "ajar"}, "on_timeout is 'open' or 'closed'"),

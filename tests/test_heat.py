@@ -90,7 +90,7 @@ def test_what_is_no_heat_map_is_said_and_spoils_nothing(wrong: Any, tmp_path: Pa
 def test_without_colour_the_worst_stand_in_brackets_with_their_values() -> None:
     shown = told(OUTPUT, noted())
     assert "Bern is in ⟦Japan 2.40⟧ & ⟦it 0.50⟧ ⟦rains. ≥3.00⟧" in shown
-    assert "(doubt, from 0 to 3 nats; in brackets the highest)" in shown
+    assert "(doubt, from 0 to 3 nats; highest in brackets)" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
@@ -112,7 +112,7 @@ def test_of_a_long_output_what_is_near_the_hot_places_is_shown() -> None:
     assert "… calm" in shown and "calm …" in shown
     assert len(shown) < 1000
     cold = told(words, noted([[0, 4, 0.0]]))
-    assert "nothing is above the lowest value" in cold and len(cold) < 2 * LONGEST
+    assert "no value is above the lowest" in cold and len(cold) < 2 * LONGEST
 
 
 @pytest.mark.parametrize("places", [[], [[7_000, 7_001, 2.0]], [[0, 14_000, 2.0]]])

@@ -126,7 +126,7 @@ def test_a_page_of_one_judge_is_about_that_one(tmp_path: Path) -> None:
 def test_a_run_without_labels_measures_nothing_and_shows_its_scores(tmp_path: Path) -> None:
     samples = samples_of(12, labelled=False)
     words = Reading(page_of(stored(tmp_path, samples, outcomes_of(samples)), tmp_path)).words
-    assert "verdicts say hallucinated; none stands beside a gold label" in words
+    assert "verdicts say hallucinated; none has a gold label" in words
     assert "Scores" in words and "ROC" not in words and "Reliability" not in words
 
 
@@ -144,7 +144,7 @@ def test_a_run_without_a_verdict_or_an_outcome_is_a_page(tmp_path: Path) -> None
     words = Reading(page_of(stored(tmp_path, samples, failed, status="failed"), tmp_path)).words
     assert "There is no verdict" in words and "3 engine_error" in words and "gone" in words
     empty = Reading(page_of(stored(tmp_path, samples, [], status="running"), tmp_path)).words
-    assert "There is no outcome yet" in empty and "0 of 3 judgements are made" in empty
+    assert "There are no outcomes yet" in empty and "0 of 3 judgements are done" in empty
     nobody = Reading(page_of(stored(tmp_path, [], [], judges=()), tmp_path)).words
     assert "no judge and no outcome" in nobody
 
@@ -179,9 +179,9 @@ def test_what_is_listed_is_what_somebody_should_see(tmp_path: Path) -> None:
 def test_the_command_says_what_it_wrote(call: Call, run: Run, tmp_path: Path) -> None:
     store = ("--store", run.store)
     done = call("export", "last", "--to", "r.html", *store)
-    assert (done.code, done.out) == (0, "a report of 30 outcomes in r.html\n")
+    assert (done.code, done.out) == (0, "wrote a report of 30 outcomes to r.html\n")
     done = call("export", "last", "--to", "r.html", "--rows", 4, "--force", *store)
-    assert done.out == "a report of 30 outcomes, 4 of them listed (--rows) in r.html\n"
+    assert done.out == "wrote a report of 30 outcomes, 4 of them listed (--rows) to r.html\n"
     data = call("export", "last", "--to", "r.html", "--rows", 4, "--force", "--json", *store).data
     assert (data["rows"], data["listed"]) == (30, 4)
     for words, message in (

@@ -145,17 +145,17 @@ def test_what_is_not_said_is_not_guessed(call: Call, tmp_path: Path) -> None:
     for file, options, message in (
         (labels, ("--label", "verdict"), "labels.jsonl:1: verdict 'ok' is not a known label"),
         (labels, ("--label", "verdict"), "--labels ok=MEANING,bad=MEANING"),
-        (labels, ("--label", "verdikt"), "no column 'verdikt', which --label asks for; columns: id, input"),
+        (labels, ("--label", "verdikt"), "no column 'verdikt', given by --label; columns: id, input"),
         (labels, ("--label", "verdict", "--judge", "novelty"), "'novelty' is a judge of Magistrate"),
-        (labels, ("--label", "verdict", "--judge", "a b"), "a judge's name is letters"),
+        (labels, ("--label", "verdict", "--judge", "a b"), "a judge's name consists of letters"),
         (labels, (), "--score COLUMN or --label COLUMN"),
-        (scores, high, "scores.jsonl:1: s 4 is outside 0 to 1; say its scale: --scale LOW,HIGH"),
+        (scores, high, "scores.jsonl:1: s 4 is outside 0 to 1; give the scale: --scale LOW,HIGH"),
         (scores, ("--score", "t", *BETTER), "t 'x' is not a number"),
-        (scores, ("--score", "s", "--scale", "1,5"), "which way round it is: --higher better"),
+        (scores, ("--score", "s", "--scale", "1,5"), "direction of scores is unknown; give --higher better"),
         (scores, ("--score", "s", "--scale", "1,5", "--higher", "better"), "--threshold 0.5"),
         (scores, (*high, "--scale", "1,5"), "--threshold must be in (1, 5]"),
         (scores, (*high, "--scale", "5,1"), "LOW below HIGH"),
-        (twice, high, "twice.jsonl:2: sample 'a' has a verdict already (twice.jsonl:1)"),
+        (twice, high, "twice.jsonl:2: sample 'a' already has a verdict (twice.jsonl:1)"),
         (both_file, (*high, "--label", "label"), "check --higher and --labels"),
         (both_file, ("--score", "s", "--label", "label", "--higher", "better", "--threshold", "0.85"), ":2:"),
         (bare, high, "--samples DATA"),
@@ -201,9 +201,9 @@ def test_the_same_file_is_the_same_run_and_joins_samples_that_are_elsewhere(tmp_
     assert jury("named", store=store).n_total == 3
     with pytest.raises(SpecError, match="has a judge 'them' already"):
         import_verdicts(texts, "them", scores, into="named", store=store)
-    with pytest.raises(SpecError, match="asked elsewhere"):
+    with pytest.raises(SpecError, match="its judges cannot be run here"):
         magistrate.retry("named", store=store)
-    with pytest.raises(InputError, match="its output is not that of sample 'a'"):
+    with pytest.raises(InputError, match="its output differs from that of sample 'a'"):
         wrong = written(tmp_path / "wrong.jsonl", [{"id": "a", "output": "In Basel.", "s": 0.1}])
         import_verdicts(wrong, "w", scores, into="named", store=store)
     other = import_verdicts(ids, "them", VerdictColumns(label="verdict"), **more)

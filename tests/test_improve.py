@@ -104,9 +104,9 @@ def test_labels_that_do_not_do_are_refused_with_what_is_missing() -> None:
     told = shifted_judge(60)
     one = np.flatnonzero(told.truth)
     for columns, message in (
-        (told.take(np.arange(30)), "it takes 50, 15 of either kind"),
-        (told.take(np.arange(30)), "At least 20 more are needed"),
-        (told.take(one), "all labels say hallucinated"),
+        (told.take(np.arange(30)), "50 are needed, 15 of each class"),
+        (told.take(np.arange(30)), "Label at least 20 more"),
+        (told.take(one), "all labels are hallucinated"),
     ):
         with pytest.raises(InputError, match=message):
             current(columns, np.ones(columns.n))
@@ -151,7 +151,7 @@ def test_it_writes_what_calibrate_would_and_says_how_to_use_it(tmp_path: Path) -
         *(same.parameters, same.threshold, same.aim, same.scores),
     )
     assert "better, on 200 samples" in str(found)
-    with pytest.raises(SpecError, match="is there already"):
+    with pytest.raises(SpecError, match="already exists"):
         magistrate.improve(run, store=place, to=tmp_path / "better")
 
 
@@ -166,7 +166,7 @@ def test_a_stack_is_compared_and_kept(tmp_path: Path) -> None:
     with Store.open(place) as store:
         alone = stored(store, judges=("novelty",))
     (one,) = magistrate.improve(alone, store=place, ways=("stack",)).attempts
-    assert not one.shown and "takes two judges" in str(one.reason)
+    assert not one.shown and "needs two judges" in str(one.reason)
 
 
 def test_labels_of_an_active_queue_are_weighted_and_what_does_not_count_is_counted(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_labels_of_an_active_queue_are_weighted_and_what_does_not_count_is_count
         assert queue.policy == "uniform"
     with pytest.raises(SpecError, match="several queues have labels of this run"):
         magistrate.improve(run, store=place)
-    with pytest.raises(InputError, match="At least 32 more are needed"):
+    with pytest.raises(InputError, match="Label at least 32 more"):
         magistrate.improve(run, store=place, labels="all")
     found = magistrate.improve(run, store=place, labels="mixed", ways=("threshold", "stack"))
     assert found.weighted and found.n == 148 and found.attempts[0].shown
@@ -208,7 +208,7 @@ def test_a_queue_whose_labels_speak_for_some_samples_only_is_refused(tmp_path: P
         run = run_of(store, samples, said, name="failing")
         queue_of_run(store, store.find_run(run), "failures", QueueOptions(policy="failures"), NOW)
         store.labels.add("failures", 0, "ana", Answer(label=FAITHFUL), revision=0, now=NOW)
-    with pytest.raises(InputError, match="could not be drawn by the policy failures"):
+    with pytest.raises(InputError, match="the policy failures could not draw"):
         magistrate.improve(run, store=place)
 
 

@@ -46,7 +46,7 @@ def test_the_embedded_engine_has_no_use_for_an_address(model_folder: Path) -> No
 
 
 ODD: dict[str, tuple[dict[str, Any], str]] = {
-    "code of its own": ({"auto_map": {}}, "code"),
+    "its own code": ({"auto_map": {}}, "code"),
     "two halves": ({"is_encoder_decoder": True}, "encoder"),
     "eyes": ({"vision_config": {}}, "vision_config"),
     "a state": ({"layer_types": ["full_attention", "mamba"]}, "mamba"),
@@ -150,8 +150,8 @@ def test_a_name_that_neither_this_machine_nor_the_hub_knows(
     endpoint, requests = asked
     nowhere, gated = sought(tmp_path, endpoint, "someone/modle", "someone/gated@main")
     here = "ModelError there is no folder someone"
-    assert nowhere.startswith(f"{here}/modle here, and the model hub has no public model of that name")
-    assert gated.startswith(f"{here}/gated here, and the model hub's is gated: accept its terms")
+    assert nowhere.startswith(f"{here}/modle, and the model hub has no public model with this name")
+    assert gated.startswith(f"{here}/gated, and the model on the hub is gated: accept its terms")
     assert len(requests) >= 2
     (unreached,) = sought(tmp_path, "http://127.0.0.1:9", "someone/modle")
-    assert unreached.startswith(f"{here}/modle here, and the model hub could not be reached (")
+    assert unreached.startswith(f"{here}/modle, and the model hub could not be reached (")

@@ -453,7 +453,7 @@ def test_bound_to_nothing_it_abstains_or_says_so() -> None:
     for mapping, message in (
         ({"outptu": "input"}, "'outptu' cannot be bound"),
         ({"messages": "input"}, "'messages' cannot be bound"),
-        ({"output": "summary"}, "'summary' is no field of a sample"),
+        ({"output": "summary"}, "'summary' is not a field of a sample"),
     ):
         with pytest.raises(SpecError, match=message):
             FAITHFULNESS.bind(mapping)

@@ -59,7 +59,7 @@ def test_every_judge_is_listed_with_and_without_the_word(call: Call) -> None:
     assert done.width <= 80
     for name in INSTALLED:
         assert any(line.startswith(f"{name}@") for line in done.out.splitlines())
-    assert "judges trained like it without the set's family" in " ".join(done.out.split())
+    assert "judges trained the same way without the set's family" in " ".join(done.out.split())
     assert call("list") == done
     assert "object at 0x" not in done.out
 
@@ -112,7 +112,7 @@ def test_options_are_shown_as_they_are_set(call: Call) -> None:
 def test_a_rule_is_shown(call: Call) -> None:
     call("new", "help", "--kind", "schema")
     done = call("show", "help.yaml")
-    assert "helpful from rating 4 on, on a scale of 1 to 5; else unhelpful" in done.out
+    assert "helpful if rating is at least 4, on a scale of 1 to 5; else unhelpful" in done.out
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_new_courtroom_works_as_it_is(call: Call, script: Script) -> None:
     assert "a strict prosecutor" in call("show", "courtroom.yaml").out
     script([{"faithful": 0.8, "hallucinated": 0.2}, '{"charges": []}'])
     tried = call("try", "courtroom.yaml")
-    assert tried.code == 0 and "no charge was brought" in tried.out
+    assert tried.code == 0 and "there was no charge" in tried.out
 
 
 def test_a_new_judge_of_a_panel_works_as_it_is(call: Call, script: Script) -> None:
@@ -191,7 +191,7 @@ def test_a_new_judge_of_a_panel_works_as_it_is(call: Call, script: Script) -> No
         ("jury", "- novelty", "- noveltie", "jury.yaml, line 24, members.0: unknown judge 'noveltie'"),
         ("jury", "- detector", "- relevance", "jury.yaml, line 14, kind: a jury"),
         ("jury", "- detector", "- jury.yaml", "members.1: jury.yaml has itself among"),
-        ("geval", "#scale: 2", "scale: 4", "a scale has 2, 3, 5 grades, got 4"),
+        ("geval", "#scale: 2", "scale: 4", "scale must be 2, 3, 5 grades"),
         ("pairwise", "kind: pairwise", "kind: pairs", "kind: must be one of jury, geval, pairwise"),
         ("pairwise", "#ties: true", "tie: true", "pairwise.yaml, line"),
     ):
@@ -218,7 +218,7 @@ def test_nothing_is_replaced_unasked(call: Call) -> None:
     Path("tone.yaml").write_text("mine")
     done = call("new", "tone")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "error: tone.yaml is there already; use --force to replace it\n"
+    assert done.err == "error: tone.yaml already exists; use --force to replace it\n"
     assert Path("tone.yaml").read_text() == "mine"
     assert call("new", "tone", "--force").code == 0
     assert judge_from_file(Path("tone.yaml"))
@@ -248,7 +248,7 @@ def test_a_link_is_not_followed(there: str, call: Call, tmp_path: Path) -> None:
 def test_a_name_that_is_none_writes_nothing(name: str, call: Call, tmp_path: Path) -> None:
     done = call("new", "--force", "--", name)
     assert (done.code, done.out) == (2, "")
-    assert "a judge's name is a letter, then letters, digits, - and _" in done.err
+    assert "a judge's name starts with a letter, followed by letters, digits, - and _" in done.err
     assert "\x1b" not in done.err
     assert [path.name for path in tmp_path.rglob("*")] == ["here"]
 
@@ -313,7 +313,7 @@ def test_letters_meanings_and_the_sentence_are_shown(call: Call, script: Script)
     assert "  polite  score 0  answered by A" in done.out
     assert "  rude    score 1  answered by B  insults" in done.out
     assert '"pattern": "[^' in done.out
-    assert "explanation, which leads to another label\n  it thanks" in done.out
+    assert "explanation, which contradicts the label\n  it thanks" in done.out
     assert "step 3: choose" in done.out
 
 
@@ -327,15 +327,15 @@ def test_a_judge_within_another_is_shown_too(call: Call, script: Script) -> None
 def test_a_constraint_that_depends_on_the_sample_is_said_to(call: Call, script: Script) -> None:
     script(['{"candidates":[]}'])
     row = {"output": "It closes at five.", "context": "The hall closes at five o'clock."}
-    assert "made from the texts of each sample" in call("try", "candidates", "--sample", samples(row)).out
+    assert "built from the texts of each sample" in call("try", "candidates", "--sample", samples(row)).out
 
 
 @pytest.mark.parametrize(
     ("row", "reason", "message"),
     [
         ({"context": "c"}, "no_output", "the output is empty"),
-        ({"output": "o"}, "no_context", "reads a context, and the sample has none"),
-        ({"output": "o", "context": "c"}, "missing_input", "and the sample has none"),
+        ({"output": "o"}, "no_context", "needs a context, but the sample has none"),
+        ({"output": "o", "context": "c"}, "missing_input", "but the sample has none"),
     ],
 )
 def test_an_abstention_says_why_and_is_no_success(
@@ -379,7 +379,7 @@ def test_the_first_sample_that_can_be_read_is_taken(call: Call, script: Script) 
     Path("s.jsonl").write_text('no\n{"output": 3}\n{"id": "w", "input": "i", "output": "o"}\n')
     done = call("try", "relevance", "--sample", "s.jsonl")
     assert "sample  w of s" in done.out
-    assert done.err.startswith("left out 2 before it that cannot be read; s.jsonl:1: not JSON")
+    assert done.err.startswith("skipped 2 before it that cannot be read: s.jsonl:1: not JSON")
 
 
 @pytest.mark.parametrize("content", [None, "", "no\n"])
@@ -508,14 +508,14 @@ def test_judges_of_other_packages_are_listed_also_those_that_cannot_be_used(
     assert {"civil", "short", "twice", "gone", "absent", *INSTALLED} == set(listed)
     assert listed["civil"]["scores"] == {"civil": 0, "uncivil": 1}
     assert (listed["short"]["kind"], listed["short"]["options"]) == ("code", {})
-    assert "needs an option 'of': twice:of=…" in listed["twice"]["error"]
+    assert "needs the option 'of': twice:of=…" in listed["twice"]["error"]
     assert "cannot be loaded" in listed["gone"]["error"]
     assert "No module named 'courtesy_absent'" in listed["absent"]["error"]
 
 
 def test_judges_of_other_packages_are_shown_and_tried(call: Call, courtesy: None, script: Script) -> None:
     script([{"civil": 0.9, "uncivil": 0.1}])
-    assert "code decides, without a model" in call("show", "short").out
+    assert "runs code, without a model" in call("show", "short").out
     assert "of=civil@1  times=2" in call("show", "twice:of=civil").out
     assert "── civil  civil  score .10" in call("try", "civil").out
     assert "── short  long" in call("try", "short").out

@@ -133,7 +133,7 @@ def test_a_member_without_a_verdict_is_left_out_and_counted() -> None:
 def test_too_few_members_are_no_verdict() -> None:
     failed = judged(jury(0.1, EngineTimeout("too slow"), abstains))
     assert isinstance(failed, Failure) and failed.code == "timeout"
-    assert "1 of 3 members gave a verdict, and least=2" in failed.message
+    assert "1 of 3 members gave a verdict, but least=2" in failed.message
     assert "m1 failed (timeout)" in failed.message and "m2 abstained (uncertain)" in failed.message
     silent = judged(jury(0.1, abstains))
     assert isinstance(silent, Abstention) and silent.reason == "uncertain"
@@ -187,18 +187,18 @@ def test_it_is_written_as_any_judge_and_refuses_what_it_cannot_be() -> None:
     nested = registry.judge("jury:members=(jury:members=novelty+detector)+faithfulness")
     assert isinstance(nested, Jury) and isinstance(nested.members[0], Jury)
     assert registry.judge("jury:members=novelty+detector", outside=True).info.name.startswith("jury:")
-    with pytest.raises(OptionPolicyError, match="is not set from outside"):
+    with pytest.raises(OptionPolicyError, match="cannot be set remotely"):
         registry.judge("jury:members=novelty+(detector:folder=/tmp)", outside=True)
     here = f"jury:members=(stack:({Path.cwd()}/some/folder))+novelty"
     assert whole("jury:members=(stack:some/folder)+novelty") == here, "a run is resumed from anywhere"
-    assert "does not know whom to ask" in registry.judge("jury").info.lacks
+    assert "needs members" in registry.judge("jury").info.lacks
     for bad, match in {
         "jury:members=novelty": "2 to 20 members, got 1",
         "jury:members=novelty+novelty": "need different names",
-        "jury:members=novelty+relevance": "a jury takes a judge that says",
-        "jury:members=novelty+detector,least=3": "least is 1 to the number of members, 2; got 3",
-        "jury:members=novelty+detector,weights=1": "weights are positive numbers, one a member",
-        "jury:members=novelty+detector,weights=1+-1": "weights are positive",
+        "jury:members=novelty+relevance": "a jury needs a judge with the labels",
+        "jury:members=novelty+detector,least=3": "least must be 1 to the number of members, 2; got 3",
+        "jury:members=novelty+detector,weights=1": "weights must be positive numbers, one for each member",
+        "jury:members=novelty+detector,weights=1+-1": "weights must be positive",
         "jury:members=novelty+detector,threshold=0": "threshold must be in",
         "jury:members=novelty+(nobody)": "unknown judge 'nobody'",
     }.items():

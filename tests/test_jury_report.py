@@ -103,9 +103,12 @@ def test_dawid_skene_finds_who_is_reliable_without_labels() -> None:
 
 def test_dawid_skene_says_where_it_cannot_tell_and_gives_the_share_of_the_votes() -> None:
     two = dawid_skene(np.array([[0, 1]] * 60))
-    assert two.fallback is not None and "3 raters at least, and there are 2" in two.fallback
+    assert two.fallback is not None and "at least 3 raters are needed; there are 2" in two.fallback
     few = dawid_skene(np.array([[0, 1, 1]] * 49 + [[1, NO_VOTE, NO_VOTE]] * 30))
-    assert few.fallback is not None and "50 items with two votes or more, and there are 49" in few.fallback
+    assert (
+        few.fallback is not None
+        and "50 items with at least two votes are needed; there are 49" in few.fallback
+    )
     assert few.posterior[0].tolist() == pytest.approx([1 / 3, 2 / 3]) and few.confusion is None
     source = np.random.default_rng(0)
     first = source.random((400, 1)) < 0.5
@@ -124,7 +127,7 @@ def test_a_jury_is_measured_beside_its_members_on_the_samples_of_all() -> None:
     votes = votes_of_judges(samples, said, dict.fromkeys("abc", False))
     report = jury_report(votes, Pool("majority"), run="r", source="abc", n_total=N + 1)
     assert report.n_common == N - 2
-    assert report.left_out == {"no verdict of some member": 2, "no gold label": 1}
+    assert report.left_out == {"a member has no verdict": 2, "no gold label": 1}
     assert [row.verdicts for row in report.members] == [N + 1, N + 1, N - 1]
     values = {row.name: row.metrics["balanced_accuracy"].value or 0 for row in report.members}
     assert report.best == max(values, key=values.__getitem__)
@@ -176,7 +179,7 @@ def test_the_command_prints_a_jury_and_its_members(call: Call, store: Path) -> N
     assert "\x1b" not in done.out
     data = call("jury", "panel", "--store", str(store), "--json").data
     assert data["n_judged"] == N - 1, "where two of three are silent the jury is, too"
-    assert data["left_out"] == {"no verdict of some member": 2, "abstained": 1}
+    assert data["left_out"] == {"a member has no verdict": 2, "abstained": 1}
     assert [row["name"] for row in data["members"]] == ["first", "second", "third"]
     assert data["members"][2]["verdicts"] == N - 3
     assert data["error_correlation"]["effective_votes"]["value"] > 2
@@ -189,9 +192,9 @@ def test_the_command_prints_a_jury_and_its_members(call: Call, store: Path) -> N
 def test_judges_of_a_run_are_taken_as_a_jury(call: Call, store: Path) -> None:
     data = call("jury", "apart", "--store", str(store), "--json").data
     assert data["source"] == "2 judges of the run, as a jury" and data["without"] == []
-    assert "3 raters at least" in data["dawid_skene"]["fallback"]
+    assert "at least 3 raters" in data["dawid_skene"]["fallback"]
     alone = call("jury", "apart", "--judge", "first", "--store", str(store))
-    assert alone.code == 2 and "'first' is no jury" in alone.err
+    assert alone.code == 2 and "'first' is not a jury" in alone.err
     unknown = call("jury", "apart", "--judge", "nobody", "--store", str(store))
     assert unknown.code == 2 and "has no judge 'nobody'" in unknown.err
     json.dumps(data, allow_nan=False)

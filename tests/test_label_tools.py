@@ -123,10 +123,10 @@ def test_places_are_the_same_in_whatever_they_are_counted(text: str, data: st.Da
 
 def test_what_cannot_be_told_or_is_not_there_is_refused(store: Store, tmp_path: Path, call: Call) -> None:
     for arguments, message in (
-        (("😀 bc", 2, 4, None), "say how it counts with --counting code-points or utf-16"),
+        (("😀 bc", 2, 4, None), "give the unit with --counting code-points or utf-16"),
         (("abc", 0, 9, None), "outside the output's 3 characters"),
         (("abc", 2, 1, None), r"a span is \[2, 1\)"),
-        (("abc", 0, 2, "bc"), "is it of another text"),
+        (("abc", 0, 2, "bc"), "it may belong to another text"),
         (("😀 bc", 1, 3, None, "utf-16"), "outside"),
     ):
         with pytest.raises(InputError, match=message):
@@ -136,9 +136,9 @@ def test_what_cannot_be_told_or_is_not_there_is_refused(store: Store, tmp_path: 
         ({"data": {"id": "käse/4"}, "annotations": [{"result": [{"type": "labels"}]}]}, "has no value"),
         ({"data": {"id": "käse/4"}, "annotations": [{"result": [], "completed_by": 3}]}, "has no label"),
         ({"id": "käse/4", "fields": {}, "responses": {"label": [{"value": "hallucinated"}]}}, "annotator's"),
-        ({"id": "käse/4", "fields": {}, "responses": {"label": 3}}, "is no list"),
-        ({"id": "käse/4", "fields": {}, "responses": {"spans": [{"value": [3]}]}}, "no list of objects"),
-        ({"data": {"id": "käse/4"}, "annotations": [3]}, "no list of objects"),
+        ({"id": "käse/4", "fields": {}, "responses": {"label": 3}}, "is not a list"),
+        ({"id": "käse/4", "fields": {}, "responses": {"spans": [{"value": [3]}]}}, "not a list of objects"),
+        ({"data": {"id": "käse/4"}, "annotations": [3]}, "not a list of objects"),
     ):
         path = tmp_path / "wrong.json"
         path.write_text(json.dumps([row]))

@@ -135,10 +135,10 @@ def test_every_policy_wants_what_it_says() -> None:
     half, rest = weights("mixed", (0.0, 1.0), (0.5, 0.5))
     assert (half, rest) == (0.75, 0.25)  # half of the draws at random, half by disagreement
     for policy in set(POLICIES) - {"uniform", "failures", "drift"}:
-        with pytest.raises(SpecError, match="goes by verdicts"):
+        with pytest.raises(SpecError, match="needs verdicts"):
             weights(policy, (None,))
     for policy in ("threshold", "stratified"):  # which go by the first judge, and it failed everywhere
-        with pytest.raises(SpecError, match="goes by verdicts of one judge"):
+        with pytest.raises(SpecError, match="needs verdicts of one judge"):
             weights(policy, (None, 0.1), (None, 0.9))
     with pytest.raises(InputError, match="cannot be drawn"):
         inclusion([1.0, 0.0], 2)
@@ -166,7 +166,7 @@ def test_queues_hold_what_they_say_and_double_a_share_by_hash(store: Store) -> N
     plain = queue_of_samples(store, rows, "rows", "rows.jsonl", "d", QueueOptions(), NOW)
     assert (plain.policy, plain.n_items, plain.settings["without_output"]) == ("uniform", 4, 2)
     for options, message in (
-        ({"policy": "uniform", "by": "metadata.topic"}, "--by makes strata"),
+        ({"policy": "uniform", "by": "metadata.topic"}, "--by needs --policy stratified"),
         ({"judge": "three"}, "no judge 'three'"),
         ({"double": 2}, "--double"),
         ({"width": 0}, "--width"),
@@ -361,7 +361,7 @@ def test_labels_go_out_as_agree_reads_them_and_come_back_the_same(store: Store, 
     gold = tmp_path / "gold.csv"
     held = export(store, queue, gold, gold=True)
     assert held == sum(each.label is not None for each in findings(store, queue)) <= 20
-    with pytest.raises(SpecError, match="there already"):
+    with pytest.raises(SpecError, match="already exists"):
         export(store, queue, gold)
     with pytest.raises(SpecError, match=r"\.csv or \.jsonl"):
         export(store, queue, tmp_path / "labels.parquet")

@@ -52,15 +52,15 @@ def test_a_queue_is_made_once_and_opened_again_as_it_is(
         again = call("label", *words)
         assert again.code == 0 and "opened queue rows: 8 of 8" in again.err
     other = call("label", "rows", "--size", 3)
-    assert "stays as it was made; not used: --size" in other.err
+    assert "cannot be changed; ignored: --size" in other.err
     more = tmp_path / "more.jsonl"
     more.write_text(rows.read_text() + '{"id": "z", "output": "more"}\n')
     for words, message in (
-        ((more, "--name", "rows"), "holds something else"),
+        ((more, "--name", "rows"), "already exists with other samples"),
         ((rows, "--name", "a/b"), "cannot be named"),
         (("nothing-of-this-name",), "nothing-of-this-name"),
-        ((rows, "--name", "x", "--policy", "threshold"), "goes by verdicts"),
-        ((rows, "--name", "x", "--by", "metadata.a"), "--by makes strata"),
+        ((rows, "--name", "x", "--policy", "threshold"), "needs verdicts"),
+        ((rows, "--name", "x", "--by", "metadata.a"), "--by needs --policy stratified"),
         ((rows, "--name", "x", "--kinds", "a,a"), "different kinds"),
     ):
         wrong = call("label", *words)
@@ -80,14 +80,14 @@ def test_figures_go_out_and_labels_in(labelled: Path, call: Call, tmp_path: Path
     assert call("labels", "export", "rows", "--to", target).out == f"4 rows in {target}\n"
     assert call("labels", "export", "rows", "--to", target).code == 2
     again = call("labels", "import", "rows", target)
-    assert again.out == "0 labels are new, 4 were there already\n"
+    assert again.out == "0 labels are new, 4 were already stored\n"
     target.write_text("id,label\nr0,PASS\nwho,PASS\n")
     added = call("labels", "import", "rows", target, "--annotator", "ben")
-    assert added.out.startswith("1 labels are new") and "1 of no item" in added.err
+    assert added.out.startswith("1 labels are new") and "1 that match no item" in added.err
     for words, message in (
         (("show", "rosw"), "near: 'rows'"),
         (("import", "rows", tmp_path / "none.csv"), "none.csv"),
-        (("delete", "rows"), "takes --yes"),
+        (("delete", "rows"), "add --yes"),
     ):
         wrong = call("labels", *words)
         assert wrong.code == 2 and message in wrong.err, words

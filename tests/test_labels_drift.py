@@ -79,7 +79,7 @@ def test_a_queue_holds_a_run_against_another_and_its_figures_are_weighted(place:
         queue("by words", policy="drift", reference="other model", size=20)
         told = " ".join(each.reason for each in store.labels.items("by words"))
         assert "words of the input" in told and "score" not in told, "another model's scores are no reference"
-        with pytest.raises(InputError, match="the bare share"):
+        with pytest.raises(InputError, match="the plain share"):
             hallucinated_share(made, findings(store, made), store.labels.samples("q"), weighted=False)
         for options, message in (
             ({"policy": "drift"}, "--reference and --policy drift go together"),

@@ -121,9 +121,9 @@ def test_what_cannot_be_is_refused_and_nothing_is_stored(store: Store) -> None:
     filled(store)
     length = len(f"{TEXT} 0")
     wrong: list[tuple[str, dict[str, object], str]] = [
-        ("maybe", {}, "a label is one of"),
-        ("undone", {}, "a label is one of"),
-        ("faithful", {"spans": (Span(0, 1),)}, "faithful holds no wrong words"),
+        ("maybe", {}, "a label must be one of"),
+        ("undone", {}, "a label must be one of"),
+        ("faithful", {"spans": (Span(0, 1),)}, "a faithful output has no wrong words"),
         ("hallucinated", {"spans": (Span(3, 3),)}, "outside"),
         ("hallucinated", {"spans": (Span(0, length + 1),)}, "outside"),
         ("hallucinated", {"spans": (Span(-1, 2),)}, "outside"),
@@ -138,7 +138,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_stored(store: Store) -> None:
     for who in ("", "  ", "a\x1b[2J", "x" * 81):
         with pytest.raises(SpecError, match="annotator"):
             say(store, 0, who, "faithful")
-    with pytest.raises(SpecError, match="items 1 to 3, and no 4"):
+    with pytest.raises(SpecError, match="items 1 to 3, but no 4"):
         say(store, 3, "ana", "faithful")
     assert store.labels.labels("q", history=True) == []
 

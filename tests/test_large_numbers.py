@@ -60,7 +60,7 @@ def test_in_files(tmp_path: Path, call: Call) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text(f'{{"type": "integer", "maximum": {DIGITS}}}')
     check(call, "run", row, "--judge", "novelty", code=2, says="row.jsonl:1")
-    check(call, "generate", "hi", "--schema", schema, code=2, says="more digits")
+    check(call, "generate", "hi", "--schema", schema, code=2, says="too many digits")
     for place in (DIGITS, "²", "-1"):
         mapped = ("run", listed, "--judge", "novelty", "--map", f"input=n.{place}")
         check(call, *mapped, code=2, says="no column")

@@ -331,7 +331,7 @@ def test_an_option_that_begins_another_counts_only_where_it_ends(engine: LocalEn
 def test_options_that_are_the_same_tokens_are_refused(engine: LocalEngine) -> None:
     # This model's vocabulary has no token for U+0016, so that it reads nothing there.
     same = (Option("plain", ("Yes",)), Option("marked", ("Yes\x16",)), Option("no", ("No",)))
-    with pytest.raises(SpecError, match="'plain' and 'marked' have surfaces that are the same tokens"):
+    with pytest.raises(SpecError, match="'plain' and 'marked' have surfaces with the same tokens"):
         asyncio.run(engine.choose(ASKED, same))
     with pytest.raises(SpecError, match="nothing at all"):
         asyncio.run(engine.choose(ASKED, (Option("empty", ("\x16",)), Option("no", ("No",)))))
@@ -449,7 +449,7 @@ def test_an_error_harms_nobody_else(engine: LocalEngine) -> None:
 def test_a_device_that_is_not_here_is_named_beside_those_that_are(model_folder: Path) -> None:
     engine = LocalEngine(model_folder, device="GPU.7")
     for _ in range(2):
-        with pytest.raises(ModelError, match=r"'GPU\.7' is not here; OpenVINO finds: .*CPU"):
+        with pytest.raises(ModelError, match=r"'GPU\.7' does not exist; OpenVINO finds: .*CPU"):
             asyncio.run(engine.choose(ASKED, YES_NO))
     engine.close()
     for wrong in ({"threads": 0}, {"threads": -1}, {"most_active": 0}, {"cache_bytes": 0}):

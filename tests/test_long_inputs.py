@@ -98,14 +98,18 @@ def refused(judge: Judge, engine: ScriptedEngine, sample: Sample = SAMPLE) -> st
 def test_what_does_not_fit_is_known_before_anything_is_asked(spec: str) -> None:
     sample = replace(SAMPLE, output=LONG, context=(LONG,), input=LONG)
     message = refused(named(spec), ScriptedEngine([], context_window=4000), sample)
-    assert "is 4,000" in message and "context window of script" in message and "Nothing was asked" in message
+    assert (
+        "is 4,000" in message
+        and "context window of script" in message
+        and "The model was not asked" in message
+    )
     assert "windows:of=NAME" in message
 
 
 def test_the_message_counts_what_it_takes() -> None:
     takes = room_for(0) - 1 + words(Prompt.of(" ".join(CONTEXT))) + 2
     engine = ScriptedEngine([YES, YES], context_window=takes)
-    assert f"a step takes {takes} tokens and 1 for its answer" in refused(FAITHFULNESS, engine)
+    assert f"a call needs {takes} tokens and 1 for its answer" in refused(FAITHFULNESS, engine)
     assert f"is {takes}" in refused(FAITHFULNESS, engine)
     assert isinstance(outcome(FAITHFULNESS, ScriptedEngine([YES], context_window=takes + 1)), Verdict)
 
@@ -160,7 +164,7 @@ def test_a_long_prompt_is_counted_by_the_models_own_tokenizer(engine: LocalEngin
     (call,) = planned_calls(FAITHFULNESS, sample)
     takes = len(engine.tokenizer.tokens(call.prompt))
     assert takes > engine.info.context_window
-    assert short is not None and f"a step takes {takes:,} tokens" in short
+    assert short is not None and f"a call needs {takes:,} tokens" in short
 
 
 # --- windows ------------------------------------------------------------------------------------
@@ -383,12 +387,12 @@ class Planless:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Windows(Planless()), "'planless' has no plan"),
-        (lambda: Passages(Planless()), "'planless' has no plan"),
+        (lambda: Windows(Planless()), "'planless' does not plan its calls"),
+        (lambda: Passages(Planless()), "'planless' does not plan its calls"),
         (lambda: Windows(FAITHFULNESS, tokens=-1), "must not be negative"),
         (lambda: Windows(FAITHFULNESS, overlap=-1), "must not be negative"),
         (lambda: Passages(FAITHFULNESS, tokens=-1), "must not be negative"),
-        (lambda: Windows(instance("relevance"), aggregate="mean"), "aggregate=mean takes a judge"),
+        (lambda: Windows(instance("relevance"), aggregate="mean"), "aggregate=mean needs a judge"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(make: Callable[[], Judge], message: str) -> None:

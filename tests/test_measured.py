@@ -128,7 +128,7 @@ def test_the_list_and_one_judge_show_their_figures(call: Call, monkeypatch: pyte
     assert lines["hallucination@2"] == ["–", "–", "–"]
     shown = call("judges", "faithfulness")
     assert ".51 [.40, .60]" in shown.out and max(map(len, shown.out.splitlines())) <= 80
-    assert "Not measured as it is" in call("judges", "faithfulness:permute=true").out
+    assert "Not measured: the package" in call("judges", "faithfulness:permute=true").out
     (first, second) = call("judges", "faithfulness", "--json").data["measured"]
     assert (first["set"], second["set"], first["n"]) == ("summedits", "begin", 99)
     told = {each["name"]: each["measured"] for each in call("judges", "--json").data}

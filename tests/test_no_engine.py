@@ -128,7 +128,7 @@ def test_beside_a_judge_that_asks_only_that_one_has_a_model(rows: str) -> None:
 def test_an_engine_that_is_given_is_not_asked_and_need_not_be_given_again(rows: str) -> None:
     engine = ScriptedEngine([])
     limits = Limits(max_seconds=1e-6, concurrency=1)
-    with pytest.warns(UserWarning, match="no model is asked"):
+    with pytest.warns(UserWarning, match="needs no model"):
         run = magistrate.evaluate(rows, "plain", model=engine, progress=False, limits=limits)
     done = magistrate.resume(run.id, progress=False, limits=Limits())
     assert done.record.status == "done" and engine.prompts == []
@@ -179,7 +179,7 @@ def test_a_model_that_is_named_for_nothing_is_told(call: Call, rows: str) -> Non
     for words in (("run", rows), ("judge", "--output", "true")):
         done = call(*words, "--judge", "plain", "--model", default, "--threads", 1)
         assert done.code == 0
-        assert "plain: decided by code, no model is asked; not used: --model, --threads" in done.err
+        assert "plain: needs no model; ignored: --model, --threads" in done.err
     assert "note" not in call("run", rows, "--judge", "plain").err
     wrong = call("run", rows, "--judge", "plain", "--model", "smollm")
     assert (wrong.code, "unknown model 'smollm'" in wrong.err) == (2, True)
@@ -279,14 +279,14 @@ def test_a_run_file_names_folders_from_where_it_lies(shelf: Path, call: Call, ro
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("shelf:nowhere", r"lies in a folder, and .*nowhere is not there; write shelf:FOLDER"),
+        ("shelf:nowhere", r"needs a folder, but .*nowhere does not exist; use shelf:FOLDER"),
         ("shelf:rows.jsonl", r"rows\.jsonl is a file"),
-        ("shelf:empty", r"empty is no folder of a shelf: it has no shelf\.txt$"),
+        ("shelf:empty", r"empty is not the folder of a shelf: it has no shelf\.txt$"),
         ("rack:some/words", r"no folder of a rack: it has no rack\.txt; what it holds is shelf:.*some/words"),
-        ("some/words", r"unknown judge 'some/words'.*there is a folder, write shelf:some/words"),
+        ("some/words", r"unknown judge 'some/words'.*there is a folder: use shelf:some/words"),
         ("shelf:some/words,folder=some/words", "an option is set twice"),
         ("shelf:some/words,treshold=.4", "unknown option 'treshold' of judge 'shelf'"),
-        ("plain:some/words", "options of a judge are written NAME:key=value"),
+        ("plain:some/words", "write options of a judge as NAME:key=value"),
     ],
 )
 def test_what_is_no_folder_of_the_judge_is_told(
@@ -313,8 +313,8 @@ def test_one_output_can_be_held_against_what_is_expected(call: Call) -> None:
 def test_a_model_that_nobody_asks_is_told_of(home: Path) -> None:
     engine = ScriptedEngine(lambda prompt: {"faithful": 1.0, "hallucinated": 0.0}, name="idle")
     row = {"output": "Entry is free.", "context": "Entry costs nine euros."}
-    with pytest.warns(UserWarning, match="no model is asked: novelty decides by code"):
+    with pytest.warns(UserWarning, match="novelty needs no model"):
         magistrate.judge(**row, judge="novelty", model=engine)
-    with pytest.warns(UserWarning, match="name a judge that does"):
+    with pytest.warns(UserWarning, match="choose a judge that asks one"):
         magistrate.evaluate([row], model=engine, progress=False)
     assert not engine.prompts

@@ -101,7 +101,7 @@ def test_a_set_of_literals_and_a_map_over_them() -> None:
     ],
 )
 def test_branches_of_one_of_that_may_overlap_are_refused(schema: dict[str, Any]) -> None:
-    with pytest.raises(ConstraintError, match="may both hold") as caught:
+    with pytest.raises(ConstraintError, match="may both match") as caught:
         constraint(schema)
     assert caught.value.pointer == "#/oneOf"
 
@@ -130,7 +130,7 @@ CONDITIONS = {
 def test_conditions_are_refused_with_their_place(keyword: str) -> None:
     schema = closed([], **{keyword: CONDITIONS[keyword]})
     for whole, pointer in ((schema, "#"), ({"allOf": [closed([]), schema]}, "#/allOf/1")):
-        with pytest.raises(ConstraintError, match="cannot be enforced while writing") as caught:
+        with pytest.raises(ConstraintError, match="cannot be enforced during generation") as caught:
             constraint(whole)
         assert caught.value.pointer == f"{pointer}/{keyword}"
 
@@ -177,7 +177,7 @@ def test_without_a_depth_recursion_is_an_error_that_says_how() -> None:
         constraint(Tree).require_bounds()
     with pytest.raises(ConstraintError, match="at least 1"):
         constraint(Tree, depth=0)
-    with pytest.raises(ConstraintError, match="nothing can be written"):
+    with pytest.raises(ConstraintError, match="no text is allowed"):
         constraint(Endless, depth=9)
 
 

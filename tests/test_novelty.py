@@ -195,9 +195,9 @@ def test_a_base_rate_is_written_as_it_was_given() -> None:
 
 
 def test_a_base_rate_for_nobody_or_said_twice_is_refused() -> None:
-    with pytest.raises(SpecError, match="none of the judges exact, contains assumes a base rate"):
+    with pytest.raises(SpecError, match="none of the judges exact, contains uses a base rate"):
         assuming(["exact", "contains"], 0.2)
-    with pytest.raises(SpecError, match="says its base_rate already"):
+    with pytest.raises(SpecError, match="already sets base_rate"):
         assuming(["novelty:base_rate=.3"], 0.2)
 
 
@@ -208,7 +208,7 @@ def test_an_estimate_is_of_the_scores_at_even_chances_and_counts_what_had_no_ver
     scores = [verdict(each.output or "").score for each in samples[:3]]
     assert found.base_rate == pytest.approx(estimated_base_rate(scores), abs=1e-3)
     assert (found.n_verdicts, found.n_without) == (3, 1)
-    with pytest.raises(SpecError, match="a verdict on none of 1 outputs"):
+    with pytest.raises(SpecError, match="no verdict on any of 1 outputs"):
         assuming(["novelty"], None, samples=lambda: samples[3:])
 
 
@@ -233,7 +233,7 @@ def test_run_writes_the_estimate_into_the_recipe(call: Call, rows: Path) -> None
         "run", rows, "--judge", "novelty", "--judge", "json_valid", "--base-rate", "estimate", "--json"
     )
     assert done.code == 0, done.err
-    assert "json_valid assumes no base rate" in done.err
+    assert "json_valid uses no base rate" in done.err
     rate = done.err.partition("novelty: base rate ")[2].partition(",")[0]
     assert 0 < float(rate) < 1
     assert f"novelty:base_rate={rate}@1" in done.out
@@ -255,7 +255,7 @@ def test_run_and_judge_take_a_share(call: Call, rows: Path) -> None:
         (("run", "-", "--base-rate", "estimate"), "can be read only once"),
         (("run", "ROWS", "--judge", "exact", "--base-rate", ".2"), "none of the judges exact assumes"),
         (("run", "ROWS", "--base-rate", "20"), "a share between 0 and 1"),
-        (("judge", "--output", "x", "--base-rate", "estimate"), "one output is no batch"),
+        (("judge", "--output", "x", "--base-rate", "estimate"), "cannot be estimated from one output"),
     ],
 )
 def test_what_cannot_be_is_told(call: Call, rows: Path, words: tuple[str, ...], says: str) -> None:

@@ -107,7 +107,7 @@ def test_a_constraint_that_the_server_does_not_compile_is_sent_in_the_next_best_
     vllm.strict, vllm.takes = True, VLLM - {"structured_outputs"}
     found = asyncio.run(made.generate(prompt(), LABEL))
     assert found.value == {"label": "yes"}
-    assert any("refused the constraint as structured_outputs" in note for note in found.notes)
+    assert any("rejected the constraint as structured_outputs" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("stream", ["true", "false"])
@@ -121,7 +121,7 @@ def test_what_did_not_end_in_time_is_asked_anew_under_a_constraint_with_half_the
         found = asyncio.run(made.generate(prompt(), constraint({**asked, "additionalProperties": False})))
     assert found.text == texts[1]  # the longer one was what the server wrote as long as it was allowed to
     assert [each.text for each in found.attempts] == [texts[0][:60]]
-    assert any("half the room" in note for note in found.notes)
+    assert any("limited to half" in note for note in found.notes)
 
 
 def test_a_stream_that_broke_off_or_says_something_else_beside_it_is_no_answer() -> None:

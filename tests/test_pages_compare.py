@@ -31,7 +31,7 @@ def test_two_judges_are_chosen_and_compared_and_a_flip_is_opened(
     expect(page.locator(".pick h2")).to_have_text(["Bridges", "Bridges again", "broken"])
     page.locator(box(page, house.bridges, "second")).check()
     page.locator(box(page, house.again, "rubric")).check()
-    page.get_by_role("button", name="Compare the chosen").click()
+    page.get_by_role("button", name="Compare selected").click()
     expect(page.locator("#flips")).to_be_visible()
     told = httpx.get(f"{site}/api/compare", params=page_params(page), timeout=60)
     view = told.json()
@@ -67,7 +67,7 @@ def test_three_are_compared_pair_by_pair(site: str, house: Furnished, visit: Loo
 def test_one_alone_is_asked_for_another(site: str, house: Furnished, visit: Look) -> None:
     page = visit(site, "/compare", expected=[422]).page
     page.locator(box(page, house.again, "rubric")).check()
-    page.get_by_role("button", name="Compare the chosen").click()
+    page.get_by_role("button", name="Compare selected").click()
     expect(page.get_by_role("alert").or_(page.locator("#choice"))).to_be_visible()
     assert page.locator(box(page, house.again, "rubric")).is_checked(), "what was chosen stays so"
     expect(page.locator("#choice .count")).to_contain_text("over bridges")
@@ -86,7 +86,7 @@ def test_a_judge_is_tried_and_its_verdict_comes(site: str, visit: Look) -> None:
     page = visit(site, "/judges/novelty").page
     page.get_by_role("link", name="Try it").click()
     assert page.locator("[name=judge]").input_value() == "novelty"
-    page.get_by_label("Output: the text on trial").fill(WATER)
+    page.get_by_label("Output: the text to judge").fill(WATER)
     page.get_by_label("Context 1").fill("On Thursday water will be shut off in Mill Lane.")
     page.get_by_role("button", name="Add another context").click()
     page.get_by_label("Context 2").fill("Nothing is planned for Friday.")
@@ -96,17 +96,17 @@ def test_a_judge_is_tried_and_its_verdict_comes(site: str, visit: Look) -> None:
     expect(page.locator("#output")).to_contain_text(WATER)
     expect(page.locator("#context")).to_contain_text("Nothing is planned for Friday.")
     page.get_by_role("link", name="Try again with changes").click()
-    expect(page.get_by_label("Output: the text on trial")).to_have_value(WATER)
+    expect(page.get_by_label("Output: the text to judge")).to_have_value(WATER)
 
 
 def test_what_cannot_be_judged_is_said_and_nothing_typed_is_lost(site: str, visit: Look) -> None:
     page = visit(site, "/try", expected=[422]).page
-    page.get_by_label("Output: the text on trial").fill(WATER)
+    page.get_by_label("Output: the text to judge").fill(WATER)
     page.locator("[name=judge]").select_option("novelty")
     page.get_by_label("Its options, if any").fill("nonsense=1")
     page.get_by_role("button", name="Judge it").click()
     expect(page.get_by_role("alert")).to_contain_text("nonsense")
-    expect(page.get_by_label("Output: the text on trial")).to_have_value(WATER)
+    expect(page.get_by_label("Output: the text to judge")).to_have_value(WATER)
     expect(page.locator("[name=judge]")).to_have_value("novelty")
 
 
@@ -142,7 +142,7 @@ def test_models_say_whether_they_are_here_and_what_brings_them(site: str, visit:
     [
         ("/runs/nothing", "unknown run"),
         ("/judges/nothing", "unknown judge"),
-        ("/try/nothing", "there is no such try"),
+        ("/try/nothing", "this attempt does not exist"),
         ("/nowhere", "there is nothing at this address"),
     ],
 )

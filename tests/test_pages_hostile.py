@@ -209,7 +209,7 @@ def test_what_is_watched(pages: str, attacked: Attacked, visit: Look) -> None:
     check(page)
     page.get_by_label("Data set").fill("<script>alert(1)</script>:")
     page.get_by_role("button", name="Add the sample to it").click()
-    check(page, "That cannot be read")
+    check(page, "Invalid request")
     looked.shot("hostile-trace")
 
 
@@ -229,7 +229,7 @@ def test_what_is_tried(pages: str, visit: Look) -> None:
             page = looked.go(answer.headers["location"])
             check(page, heading)
             page.get_by_role("link", name="Try again with changes").click()
-            typed = page.get_by_label("Output: the text on trial").input_value()
+            typed = page.get_by_label("Output: the text to judge").input_value()
             assert typed == every[:60_000].replace("\0", "\ufffd").replace("\r\n", "\n").replace("\r", "\n")
             check(page)
         else:

@@ -47,7 +47,7 @@ def is_the_same(page: Page) -> bool:
 
 def test_a_run_of_another_process_is_seen_as_it_goes(place: Path, served_apart: str, visit: Look) -> None:
     page = visit(served_apart).page
-    expect(page.locator("#list")).to_contain_text("There is no run yet")
+    expect(page.locator("#list")).to_contain_text("There are no runs yet")
     page.evaluate(MARK)
     with paced(place, N) as run:
         row = page.locator("#list .run")

@@ -57,7 +57,7 @@ def test_a_run_is_renamed_tagged_and_deleted(own: tuple[str, str], plain: Look) 
     page.get_by_text("Rename, tag, export, delete").click()
     page.get_by_role("link", name="Delete…").click()
     page.get_by_role("button", name="Delete the run").click()
-    expect(page.locator("#list")).to_contain_text("There is no run yet")
+    expect(page.locator("#list")).to_contain_text("There are no runs yet")
 
 
 def test_a_run_is_looked_into(site: str, house: Furnished, plain: Look) -> None:
@@ -77,8 +77,8 @@ def test_a_run_is_looked_into(site: str, house: Furnished, plain: Look) -> None:
     page.get_by_role("link", name="As judged").first.click()
     page.locator("table.judges").get_by_role("link", name="rubric").click()
     page.locator("form.flags").get_by_label("agreement").check()
-    page.get_by_role("button", name="Decide anew").click()
-    expect(page.locator("form.flags")).to_contain_text("Decided anew by")
+    page.get_by_role("button", name="Decide again").click()
+    expect(page.locator("form.flags")).to_contain_text("Recomputed with")
     page.locator("[name=said]").select_option("-failed")
     page.locator("form.filter button").click()
     expect(page.locator("li.outcome")).to_have_count(4)
@@ -107,7 +107,7 @@ def test_two_are_compared(site: str, house: Furnished, plain: Look) -> None:
     expect(page.locator(".pick h2")).to_have_text(["Bridges", "Bridges again", "broken"])
     for run, judge in ((house.bridges, "rubric"), (house.again, "rubric")):
         page.locator(f'input[name=run][value="{run}:{judge}"]').check()
-    page.get_by_role("button", name="Compare the chosen").click()
+    page.get_by_role("button", name="Compare selected").click()
     expect(page.locator("#flips .flip-row").first).to_be_visible()  # it looks again by itself until then
     page.locator(".flip-row .call a").first.click()
     expect(page.locator("h1")).to_have_text(re.compile("bridge-0"))
@@ -117,7 +117,7 @@ def test_a_judge_is_tried(site: str, plain: Look) -> None:
     page = plain(site, "/judges")
     page.get_by_role("link", name="novelty", exact=True).click()
     page.get_by_role("link", name="Try it").click()
-    page.get_by_label("Output: the text on trial").fill("It closes at six.")
+    page.get_by_label("Output: the text to judge").fill("It closes at six.")
     page.get_by_label("Context 1").fill("It closes at five.")
     page.get_by_role("button", name="Add another context").click()
     page.get_by_label("Context 2").fill("It opens at nine.")

@@ -50,7 +50,7 @@ def test_runs_are_found_by_words_as_they_are_typed(site: str, visit: Look) -> No
     assert page.get_by_label("Search").input_value() == "ridges aga", "what was typed stays"
     expect(page).to_have_url(re.compile(r"/\?q=ridges\+aga"))
     page.get_by_label("Search").fill("nothing is called this")
-    expect(page.locator("#list")).to_contain_text("No run fits all of this")
+    expect(page.locator("#list")).to_contain_text("No run matches all filters")
     page.get_by_role("link", name="Show all").click()
     expect(page.locator(NAMES).first).to_have_text("Bridges")
     assert looked.asked.count(f"{site}/") == 2, "the page itself is loaded at first and for all runs"
@@ -88,7 +88,7 @@ def test_an_empty_store_says_what_to_do(tmp_path: Path, visit: Look) -> None:
     Store.open(tmp_path / "runs.db").close()
     with pages_of(tmp_path / "runs.db") as address:
         looked = visit(address)
-        expect(looked.page.locator("#list")).to_contain_text("There is no run yet")
+        expect(looked.page.locator("#list")).to_contain_text("There are no runs yet")
         looked.shot("runs-empty")
         looked.page.context.close()
 
@@ -108,7 +108,7 @@ def test_a_run_is_renamed_and_tagged_on_its_page(own: tuple[str, Store, str], vi
     page.get_by_role("button", name="Add").click()
     expect(page.locator("dl.facts")).to_contain_text("good & new")
     page.get_by_text("Rename, tag, export, delete").click()
-    page.get_by_role("button", name="Take away the tag ci").click()
+    page.get_by_role("button", name="Remove the tag ci").click()
     expect(page.locator("dl.facts")).not_to_contain_text("ci")
     found = store.find_run(run)
     assert (found.name, found.tags) == ("after <b>", ("good & new",))
@@ -127,7 +127,7 @@ def test_a_run_is_deleted_after_a_question(own: tuple[str, Store, str], visit: L
     page.go_back()
     page.get_by_role("button", name="Delete the run").click()
     expect(page.locator("h1")).to_have_text("Runs")
-    expect(page.locator("#list")).to_contain_text("There is no run yet")
+    expect(page.locator("#list")).to_contain_text("There are no runs yet")
     assert not store.runs()
     page.context.close()
 
@@ -255,7 +255,7 @@ def test_a_rubric_is_decided_anew_by_other_kinds_of_claims(site: str, house: Fur
     flags = page.locator("form.flags")
     expect(flags).to_contain_text("As judged: contradiction and unsupported")
     page.locator("form.flags").get_by_label("agreement").check()
-    expect(page.locator("form.flags")).to_contain_text("Decided again by")
+    expect(page.locator("form.flags")).to_contain_text("Recomputed with")
     asked = {"flag": ["agreement", "contradiction", "unsupported"]}
     told = httpx.get(f"{site}/api/runs/{house.bridges}/judges/rubric/figures", params=asked).json()
     assert told["report"]["verdicts"] == {"hallucinated": 32}, "every one of them has such a claim"

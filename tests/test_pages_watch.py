@@ -64,7 +64,7 @@ def test_a_flagged_answer_is_found_read_and_kept(watching: str, visit: Look, scr
     page = visit(watching, "/watch", java_script_enabled=scripts).page
     page.locator(".funnel tr", has_text="obedient says hallucinated").get_by_role("link").click()
     expect(page.locator("h1")).to_have_text("Traces")
-    page.get_by_label("Input or output holds").fill("999,999")
+    page.get_by_label("Input or output contains").fill("999,999")
     page.get_by_role("button", name="Search").click()
     page.locator("li.answer a.id").last.click()
     page.locator("a[data-claim]").first.click()

@@ -103,5 +103,5 @@ def test_what_is_compared_never_becomes_prompt() -> None:
     assert firsts == [SAMPLE.output, HOSTILE]
     assert Pairwise().info.prompt != Pairwise("Brevity").info.prompt != Pairwise(ties=False).info.prompt
     assert registry.judge("pairwise:ties=false,criteria=(Brevity, and no more)").info.direction == "maximize"
-    with pytest.raises(SpecError, match="lines that begin with ==="):
+    with pytest.raises(SpecError, match="lines that start with ==="):
         Pairwise("=== user")

@@ -137,7 +137,7 @@ def test_references_that_fan_out_come_to_an_end(tmp_path: Path) -> None:
             "$defs": {f"d{n}": {keyword: [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(25)}
             | {"d25": {"type": last}},
         }
-        with pytest.raises(InputError, match="steps to hold this value against the schema"):
+        with pytest.raises(InputError, match="checking this value against the schema takes more than"):
             check(text, schema)
     many = json.dumps(["1"] * 50_000)
     with pytest.raises(InputError, match="steps"):
@@ -214,12 +214,12 @@ def test_a_pattern_that_is_too_large_is_told_on_the_command_line(call: Call, tmp
         ("generate", "--schema", str(file), "Write.", "--model", "script"),
     ):
         done = call(*words)
-        assert done.code == 2 and "parts once its repetitions are written out" in done.err, (words, done)
+        assert done.code == 2 and "parts after its repetitions are expanded" in done.err, (words, done)
 
 
 def test_patterns_that_call_themselves_are_refused() -> None:
     for pattern in ("(?R)?a", "(a(?1)?b)", "(?P<x>a(?&x)?)"):
-        with pytest.raises(SpecError, match="calls its own groups"):
+        with pytest.raises(SpecError, match="recursive patterns"):
             Regex(pattern=pattern)
 
 
@@ -234,7 +234,7 @@ def test_a_pattern_that_is_too_large_is_refused_over_http(tmp_path: Path) -> Non
             words = json.dumps([set_by.json(), told])
             assert len(words) < 3000, (pattern[:40], words[:500])
         said = client.post("/api/judge", json={"judge": f"regex:pattern={HUGE[0]}", "output": "a"}).json()
-        assert "parts once its repetitions are written out" in json.dumps(said)
+        assert "parts after its repetitions are expanded" in json.dumps(said)
         assert (
             client.post("/api/judge", json={"judge": "regex:pattern=a", "output": "a"}).json()["score"] == 1
         )

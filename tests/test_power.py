@@ -145,7 +145,7 @@ def test_samples_that_share_contexts_count_for_less() -> None:
     [
         ({"metric": "f2"}, "unknown metric 'f2'; known: accuracy"),
         ({"difference": 0}, "difference must be between 0 and 1"),
-        ({"value": 0.99}, "no judge has such a f1"),
+        ({"value": 0.99}, "no judge can have such a f1"),
         ({"base_rate": 1}, "base rate must be between 0 and 1"),
         ({"agreement": 0.999}, "agree on 0.430 to 0.970 of them"),
         ({"power": 0.01}, "power must be above alpha"),
@@ -166,7 +166,7 @@ def test_differences_that_no_judge_has_are_dashes() -> None:
 
 def test_at_the_command_line(home: Path, call: Call) -> None:
     shown = call("power", "--metric", "f1", "--difference", "0.03")
-    assert shown.code == 0 and "3,846 labelled samples" in shown.out and "err independently" in shown.out
+    assert shown.code == 0 and "3,846 labelled samples" in shown.out and "errors are independent" in shown.out
     assert max(map(len, shown.out.splitlines())) <= 80
     data = json.loads(call("power", "--metric", "f1", "--difference", "0.03", "--json").out)
     assert data["n"] == 3846 == data["others"]["0.03"]
@@ -182,7 +182,7 @@ def test_a_pilot_of_stored_runs(home: Path, call: Call) -> None:
     with pytest.raises(SpecError, match="--value is an assumption"):
         needed_samples("f1", 0.1, value=0.7, pilot=["small", "large"])
     twice = call("power", "--metric", "f1", "--difference", "0.1", "--pilot", "small", "small")
-    assert twice.code == 2 and "named twice" in twice.err
+    assert twice.code == 2 and "given twice" in twice.err
     found = needed_samples("f1", 0.1, pilot=["small", "large"])
     assert "<table" in found._repr_html_()
 
@@ -190,8 +190,11 @@ def test_a_pilot_of_stored_runs(home: Path, call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--metric", "auroc", "--agreement", ".9"], "--agreement is of labels, and auroc is of scores"),
-        (["--metric", "f1", "--correlation", ".4"], "--correlation is of two areas (auroc), not of f1"),
+        (
+            ["--metric", "auroc", "--agreement", ".9"],
+            "--agreement is about labels, but auroc is about scores",
+        ),
+        (["--metric", "f1", "--correlation", ".4"], "--correlation is only for auroc, not for f1"),
         (["--metric", "f1", "--difference", ".0009"], "must be at least 0.001, got 0.0009"),
     ],
 )
@@ -209,8 +212,8 @@ def test_more_comparisons_at_once_need_more_samples(home: Path, call: Call) -> N
     shown = call("power", "--metric", "f1", "--difference", "0.03", "--comparisons", "7")
     assert shown.code == 0 and "at a level of 0.05 / 7" in " ".join(shown.out.split())
     alone = call("power", "--metric", "f1", "--difference", "0.03")
-    assert "one metric of one pair, named beforehand" in " ".join(alone.out.split())
-    with pytest.raises(InputError, match="comparisons are at least 1"):
+    assert "one metric of one pair, chosen beforehand" in " ".join(alone.out.split())
+    with pytest.raises(InputError, match="comparisons must be at least 1"):
         plan("f1", 0.03, comparisons=0)
     a_run(None, "small", 0.4)
     a_run(None, "large", 0.2)

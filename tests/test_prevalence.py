@@ -225,7 +225,7 @@ def test_a_run_of_both_kinds_of_samples_is_enough(call: Call) -> None:
     assert (data["n_labelled"], data["n_unlabelled"]) == (100, 400)
     assert data["corrected"]["low"] <= 0.3 <= data["corrected"]["high"]
     assert data["naive"]["value"] > data["corrected"]["high"]
-    assert any("lies outside" in remark for remark in data["remarks"])
+    assert any("is outside" in remark for remark in data["remarks"])
 
 
 def test_labels_of_other_data_are_warned_of(call: Call) -> None:
@@ -238,7 +238,7 @@ def test_labels_of_other_data_are_warned_of(call: Call) -> None:
     by_score = of_run("production", "lab", using="score")
     assert by_score.estimates.naive == found.estimates.naive
     assert by_score.estimates.rogan_gladen == found.estimates.rogan_gladen
-    with pytest.raises(SpecError, match="using is label or score"):
+    with pytest.raises(SpecError, match="using must be label or score"):
         of_run("production", "lab", using="claims")  # type: ignore[arg-type]
 
 
@@ -260,7 +260,7 @@ def test_errors_of_another_judge_correct_nothing(call: Call) -> None:
     run(rows(100, seed=1), "lab", model="other")
     run(rows(50, seed=2, labelled=False), "production")
     done = call("prevalence", "production", "--labelled", "lab")
-    assert done.code == 2 and "errors of one judge do not correct another: model is 'told'" in done.err
+    assert done.code == 2 and "errors of one judge cannot correct another judge: model is 'told'" in done.err
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_labels_that_the_judge_failed_on_are_counted(call: Call) -> None:
     assert (found["n_labelled"], found["n_labelled_without_verdict"]) == (105, 15)
     positives = sum(row["label"] == "hallucinated" for row in labelled)
     assert found["labelled"]["value"] == pytest.approx(positives / 120)
-    (told,) = [remark for remark in found["remarks"] if "fails goes with the label" in remark]
+    (told,) = [remark for remark in found["remarks"] if "of the judge depend on the label" in remark]
     assert "1.00 of the 15" in told and f"{(positives - 15) / 105:.2f}".lstrip("0") in told
 
 
@@ -348,5 +348,8 @@ def test_labels_and_outputs_that_do_not_fit_together_are_told_of(call: Call) -> 
     shown = call("prevalence", "production", "--labelled", "lab")
     assert shown.code == 0 and shown.width <= 80
     text = " ".join(shown.out.split())
-    assert "lies below 0: labels and outputs do not fit together" in text and "which is no share" in text
+    assert (
+        "lies below 0: labels and outputs do not fit together" in text
+        and "which is not a valid share" in text
+    )
     assert "[.00, .00]" not in text

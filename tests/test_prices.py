@@ -64,13 +64,13 @@ def test_no_name_is_an_error(name: str) -> None:
 def test_a_price_is_written_in_dollars_per_million_tokens() -> None:
     assert Price.parse("0.15/0.60") == Price(0.15, 0.6)
     assert Price.parse("2/8/.5") == Price(2, 8, 0.5)
-    assert str(Price.parse("2/8/.5")) == "$2 in, $8 out, $0.5 cached a million tokens"
-    assert str(Price(1, 2, as_of="2026-03")).endswith("a million tokens (as of 2026-03)")
+    assert str(Price.parse("2/8/.5")) == "$2 in, $8 out, $0.5 cached per million tokens"
+    assert str(Price(1, 2, as_of="2026-03")).endswith("per million tokens (as of 2026-03)")
 
 
 @pytest.mark.parametrize("text", ["", "1", "1/2/3/4", "a/b", "1/", "1,5/2", "$1/$2"])
 def test_what_is_no_price_is_said(text: str) -> None:
-    with pytest.raises(SpecError, match=r"a price is written IN/OUT or IN/OUT/CACHED.*got"):
+    with pytest.raises(SpecError, match=r"write a price as IN/OUT or IN/OUT/CACHED.*got"):
         Price.parse(text)
 
 

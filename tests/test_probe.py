@@ -256,10 +256,10 @@ def test_the_card_says_what_it_was_fitted_to_and_how_good_it_is(folder: Path) ->
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda text: text[:50], "no whole JSON"),
-        (lambda text: "{}", "is no probe"),
-        (lambda text: text.replace('"format": 1', '"format": 9'), "of format 9"),
-        (lambda text: text.replace('"spreads": [', '"spreads": [1.0, '), "must be as many"),
+        (lambda text: text[:50], "not a complete JSON"),
+        (lambda text: "{}", "is not a probe"),
+        (lambda text: text.replace('"format": 1', '"format": 9'), "has format 9"),
+        (lambda text: text.replace('"spreads": [', '"spreads": [1.0, '), "must have the same length"),
         (lambda text: text.replace('"layer": 2', '"layer": 7'), "layer 7 of 3"),
         (lambda text: text.replace('"intercept":', '"inter": 1, "intercept":'), "inter"),
         (lambda text: text.replace('"intercept":', '"intercept": NaN, "x":'), "NaN"),
@@ -280,7 +280,7 @@ def test_nothing_but_a_probe_is_ever_replaced(folder: Path, tmp_path: Path) -> N
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("years of work")
-    with pytest.raises(SpecError, match="holds no probe"):
+    with pytest.raises(SpecError, match="contains no probe"):
         write_probe(made, "", mine, replace=True)
     assert (mine / "thesis.txt").is_file()
     assert read_probe(folder).text() == made.text()

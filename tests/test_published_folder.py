@@ -241,13 +241,13 @@ def damaged(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("break_it", "complaint"),
     [
-        (drop("tokenizer.json"), r"lacks tokenizer\.json; needed are .*export the model with its tokenizer"),
+        (drop("tokenizer.json"), r"lacks tokenizer\.json; it needs .*export the model with its tokenizer"),
         (drop("openvino_model.bin"), r"lacks openvino_model\.bin"),
-        (drop("chat_template.jinja"), "has no chat template; only instruction-tuned models can judge"),
-        (drop("config.json"), r"does not say how long its context window is \(config\.json\)"),
+        (drop("chat_template.jinja"), "has no chat template; only instruction-tuned models can be used"),
+        (drop("config.json"), r"does not give the size of its context window \(config\.json\)"),
         (stateless, "has no state.* was exported without its cache.*text-generation-with-past"),
-        (encoder, "the model is no text generator .but an encoder"),
-        (damaged, r"openvino_model\.xml is no OpenVINO graph"),
+        (encoder, "the model is not a text generator .it may be an encoder"),
+        (damaged, r"openvino_model\.xml is not an OpenVINO graph"),
     ],
     ids=["no tokenizer", "no weights", "no template", "no config", "stateless", "encoder", "damaged"],
 )

@@ -116,12 +116,12 @@ def test_every_claim_is_shown_with_both_quotes_and_nothing_moves_the_cursor() ->
         Claim("unsupported", Span(10, 20), None, None, "", None, "and blue", None),
     )
     told = described(sample, Verdict("s1", "rubric", "hallucinated", 0.9, None, "because", claims=claims))
-    assert "rubric says hallucinated (score 0.900, probability not known)" in told
+    assert "rubric says hallucinated (score 0.900, probability unknown)" in told
     assert (
         "claim 1: contradiction, probability 0.800\n  output: “It is new”\n  context 2: “It is red.”" in told
     )
     assert "  reasoning: new is not old" in told and "sample: s1" in told and "because: because" in told
-    assert "claim 2: unsupported\n  output: “and blue”\n  context: nothing is quoted" in told
+    assert "claim 2: unsupported\n  output: “and blue”\n  context: nothing quoted" in told
     assert "\x1b" not in told and "␛[2J" in told
     assert "(100000 characters)" in described(
         Sample("s", "x" * 100_000), Failure("s", "j", "timeout", "slow")
@@ -130,7 +130,7 @@ def test_every_claim_is_shown_with_both_quotes_and_nothing_moves_the_cursor() ->
 
 def test_what_could_never_pass_is_refused() -> None:
     tone = classifier("tone", "{{ output }}\n{{ reply }}", {"polite": 0, "rude": 1})
-    with pytest.raises(SpecError, match="never says 'faithful'"):
+    with pytest.raises(SpecError, match="has no label 'faithful'"):
         assert_faithful("x", "y", judge=tone, model=engine_of())
     with pytest.raises(SpecError, match="on_failure is 'error' or 'fail', got 'skip'"):
         assert_faithful("x", "y", model=engine_of(), on_failure="skip", judge="faithfulness")  # type: ignore[arg-type]
@@ -285,7 +285,7 @@ def test_an_engine_of_ones_own_replaces_the_fixture(suite: pytest.Pytester) -> N
 
 
 LESS = [
-    ("'rows.jsonl'", "def test_it(judge): pass", "takes the argument 'sample'"),
+    ("'rows.jsonl'", "def test_it(judge): pass", "needs the argument 'sample'"),
     ("'no.jsonl'", "def test_it(sample): pass", "no.jsonl"),
     ("'bad.jsonl'", "def test_it(sample): pass", "bad.jsonl:2: not JSON"),
     ("'empty.jsonl'", "def test_it(sample): pass", "empty.jsonl has no samples"),
@@ -297,7 +297,7 @@ LESS = [
     (
         "'rows.jsonl', mapping={'output': 'said'}",
         "def test_it(sample): pass",
-        "no column 'said', which mapping asks for",
+        "no column 'said', given by mapping",
     ),
     (
         "'rows.jsonl', mapping={'outpt': 'said'}",
@@ -305,8 +305,8 @@ LESS = [
         "unknown field 'outpt' in mapping (did",
     ),
     ("'rows.jsonl', balance='label'", "def test_it(sample): pass", "balance"),
-    ("'bare.jsonl'", "def test_it(sample): pass", 'say which with mapping={"output": "COLUMN"}'),
-    ("", "def test_it(sample): pass", "takes one data set, got 0"),
+    ("'bare.jsonl'", "def test_it(sample): pass", 'give its column with mapping={"output": "COLUMN"}'),
+    ("", "def test_it(sample): pass", "needs one data set, got 0"),
 ]
 
 

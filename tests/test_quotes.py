@@ -280,7 +280,7 @@ def test_a_quote_keeps_its_place_when_it_is_copied_or_pickled() -> None:
         assert each.findings[0].said.start == 3 and each == value
     plain = value.model_dump_json()
     assert Findings.model_validate_json(plain, context={"context": CONTEXT, "output": OUTPUT}) == value
-    with pytest.raises(ValidationError, match="known only with its texts"):
+    with pytest.raises(ValidationError, match="needs the texts"):
         Findings.model_validate_json(plain)
 
 
@@ -321,7 +321,7 @@ def test_where_nothing_can_be_quoted_only_what_needs_no_quote_is_written() -> No
     empty = constraint(Findings).over(context=CONTEXT, output="")
     assert follow(empty.grammar, '{"findings":[]}') == "valid"
     assert follow(empty.grammar, '{"findings":[{') == "invalid"
-    with pytest.raises(ConstraintError, match="nothing that long to quote"):
+    with pytest.raises(ConstraintError, match="too short for it"):
         constraint(Finding).over(context=CONTEXT, output="")
 
 
@@ -414,9 +414,9 @@ def test_texts_are_asked_for_by_name() -> None:
         ({"type": "string", "x-quote": "text"}, '{"of": NAME'),
         ({"type": "string", "x-quote": {"of": "text", "unit": "lines"}}, "words and sentences"),
         ({"type": "string", "x-quote": {"of": "text", "most": 3}}, '{"of": NAME'),
-        ({"type": "integer", "x-quote": {"of": "text"}}, "a quote is a string"),
-        ({"type": "string", "x-quote": {"of": "text"}, "pattern": "^a"}, "held to pattern"),
-        ({"allOf": [{"type": "string", "x-quote": {"of": "text"}}]}, "several schemas hold at once"),
+        ({"type": "integer", "x-quote": {"of": "text"}}, "a quote needs"),
+        ({"type": "string", "x-quote": {"of": "text"}, "pattern": "^a"}, "combined with pattern"),
+        ({"allOf": [{"type": "string", "x-quote": {"of": "text"}}]}, "several schemas apply"),
     ],
 )
 def test_what_is_no_quote_is_an_error_with_its_place(node: Any, says: str) -> None:
@@ -428,5 +428,5 @@ def test_what_is_no_quote_is_an_error_with_its_place(node: Any, says: str) -> No
 def test_the_annotation_says_what_is_wrong_with_it() -> None:
     with pytest.raises(ConstraintError, match="the units are words and sentences"):
         Quote["context", "lines"]  # type: ignore[type-arg, misc]
-    with pytest.raises(ConstraintError, match="say what is quoted"):
+    with pytest.raises(ConstraintError, match="give the source of the quote"):
         constraint(Quote)

@@ -163,4 +163,4 @@ def test_a_run_of_pairwise_is_ranked(call: Call, tmp_path: Path) -> None:
     data = call("rank", "unread", "--store", str(store), "--json").data
     assert data["left_out"] == {"without metadata.model_b": 1, "not readable": 1} and data["n"] == 20
     wrong = call("rank", "pairs", "--store", str(store), "--winner", "x")
-    assert wrong.code == 2 and "--winner goes with a file" in wrong.err
+    assert wrong.code == 2 and "--winner needs a file" in wrong.err

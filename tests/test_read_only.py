@@ -124,7 +124,7 @@ def test_an_older_store_that_cannot_be_upgraded_says_what_to_do(folder: Path) ->
     (folder / "empty.db").touch()
     for name in ("runs.db", "empty.db"):
         ((code, _, err),) = called(folder, ("runs", "--store", folder / name))
-        assert code == 2 and "read-only; copy it to where you may write" in err, err
+        assert code == 2 and "read-only; copy it to a writable folder" in err, err
 
 
 @pytest.mark.skipif(not mounts(), reason="no mount of one's own may be made here")

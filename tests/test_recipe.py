@@ -86,7 +86,7 @@ def test_rows_that_may_not_be_shipped_or_are_tested_on_are_left_out(tmp_path: Pa
     source = Source(name="set", share=1, without=("archaic",))
     assert [each.id for each in rows(tmp_path, source, shipped_only=True)] == ["set-0"]
     assert [each.id for each in rows(tmp_path, source, shipped_only=False)] == ["set-0", "set-1", "set-2"]
-    with pytest.raises(InputError, match=r"no .*missing\.jsonl\.gz, which the recipe names"):
+    with pytest.raises(InputError, match=r"no .*missing\.jsonl\.gz, which the recipe refers to"):
         list(rows(tmp_path, Source(name="missing", share=1), shipped_only=True))
 
 

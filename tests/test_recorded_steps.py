@@ -20,7 +20,7 @@ from magistrate.types import Failure, Prompt, Sample, Usage
 
 PROMPT = Prompt.of("Is it so?")
 OPTIONS = (Option("yes", ("yes",)), Option("no", ("no",)))
-ATTEMPTS = (Attempt("yess", "it is none of the choices"),)
+ATTEMPTS = (Attempt("yess", "it is not one of the choices"),)
 SPENT = Usage(calls=2, prompt=20, generated=7)
 
 
@@ -29,7 +29,7 @@ class Thinking(ScriptedEngine):
 
     async def generate(self, *args: Any, **options: Any) -> Generation:
         answer = await super().generate(*args, **options)
-        return replace(answer, thinking="Hm.", attempts=ATTEMPTS, notes=("put right",), usage=SPENT)
+        return replace(answer, thinking="Hm.", attempts=ATTEMPTS, notes=("repaired",), usage=SPENT)
 
     async def choose(self, prompt: Prompt, options: Sequence[Option], **others: Any) -> Choice:
         answer = await super().choose(prompt, options, **others)
@@ -47,9 +47,9 @@ def test_thoughts_and_refused_answers_are_steps_before_the_answer() -> None:
     recorded = Recorded(Thinking(["yes"]))
     asyncio.run(recorded.generate(PROMPT))
     refused, thought, answered = recorded.steps
-    assert refused.result == {"text": "yess", "error": "it is none of the choices"}
+    assert refused.result == {"text": "yess", "error": "it is not one of the choices"}
     assert thought.result == {"thinking": "Hm."}
-    assert (answered.result["text"], answered.result["notes"]) == ("yes", ["put right"])
+    assert (answered.result["text"], answered.result["notes"]) == ("yes", ["repaired"])
     assert recorded.usage == SPENT, "what the attempts spent is counted once"
 
 
@@ -73,7 +73,7 @@ def test_the_page_shows_the_thought() -> None:
     recorded = Recorded(Thinking(["yes"]))
     asyncio.run(recorded.generate(PROMPT))
     refused, thought, answered = steps_of(Sample("a", "o"), recorded.steps)
-    assert refused.summary == "went wrong: it is none of the choices"
+    assert refused.summary == "went wrong: it is not one of the choices"
     assert thought.summary == "thought: Hm."
     assert [name for name, _ in thought.texts] == ["thinking"]
     assert answered.summary == "yes"

@@ -118,7 +118,7 @@ def test_what_is_mechanical_is_repaired_without_asking_anew() -> None:
     assert made.value == {"label": "yes"}
     assert LABEL.parse(made.text) == made.value  # what is kept can be read again
     assert len(asked) == 1
-    assert "put right" in made.notes[0]
+    assert "repaired" in made.notes[0]
 
 
 def test_what_cannot_be_used_is_asked_anew_with_the_reason() -> None:
@@ -173,4 +173,4 @@ def test_after_an_answer_that_did_not_end_in_time_there_is_half_the_room() -> No
         50,  # what is merely wrong is not made shorter
     ]
     assert made.value == {"reason": "It rains."}
-    assert "half the room" in made.notes[-1]
+    assert "limited to half" in made.notes[-1]

@@ -47,12 +47,12 @@ def test_options_that_are_not_known_are_refused(service: ModuleType, words: str)
 
 def test_what_is_wrong_is_told_with_what_is_known() -> None:
     with pytest.raises(
-        SpecError, match="no option of anthropic:m; known, as name=value: choose, draws, form"
+        SpecError, match="not an option of anthropic:m; known, as name=value: choose, draws, form"
     ):
         anthropic.read_options("m,window=5")
     with pytest.raises(SpecError, match="window must be a whole number of at least 1, got '0'"):
         openai.read_options("m,window=0")
-    with pytest.raises(SpecError, match="form='xml' is not known; known: best, schema, tool, words"):
+    with pytest.raises(SpecError, match="form='xml' is unknown; known: best, schema, tool, words"):
         anthropic.read_options("m,form=xml")
     with pytest.raises(SpecError, match="openai:MODEL"):
         openai.read_options("")

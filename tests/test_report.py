@@ -173,7 +173,7 @@ def test_judges_come_in_the_order_of_their_recipes() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "n_total", "message"),
     [
-        ([verdict(7, 0.1)], 2, "'s7', which is not among the 2 samples"),
+        ([verdict(7, 0.1)], 2, "'s7', which is not among the 2 given samples"),
         ([verdict(0, 0.1), verdict(0, 0.2)], 2, "two outcomes for sample 's0'"),
         ([verdict(0, 0.1), verdict(1, 0.2)], 1, "2 outcomes in a run of 1 samples"),
         ([verdict(0, 0.1, seconds=float("nan"))], 2, "seconds are nan"),
@@ -238,7 +238,7 @@ def test_a_run_without_an_end_says_that_its_time_is_not_known() -> None:
     report = summarize(facts, samples, [verdict(i, 0.9, seconds=3.0) for i in range(2)], {"exact": RECIPE})
     judge = only(report)
     assert (judge.seconds_per_sample, judge.latency_median) == (None, 3.0)
-    assert "not known, the run has no end; answered after 3.0 s" in printed(report, 100)
+    assert "unknown, the run has no end; answered after 3.0 s" in printed(report, 100)
 
 
 def test_a_run_without_anything_is_data_too() -> None:
@@ -330,20 +330,20 @@ def test_a_good_judge_needs_no_remark() -> None:
 
 def test_one_label_for_everything_is_said() -> None:
     text = said(alternating(40), [verdict(i, 0.6 + 0.3 * (i % 2)) for i in range(40)])
-    assert "one label to everything: all 40 verdicts are 'hallucinated'" in text
+    assert "every sample the same label: all 40 verdicts are 'hallucinated'" in text
     assert "does not beat the best trivial baseline on balanced accuracy: .50 against .50" in text
     assert "chance" not in text, "it ranks perfectly all the same"
 
 
 def test_ranking_by_chance_is_said() -> None:
     text = said(alternating(40), [verdict(i, 0.1 + 0.8 * (i // 2 % 2)) for i in range(40)])
-    assert "As far as 40 samples can tell, no better than chance at ranking" in text
+    assert "On these 40 samples, ranking is not shown to be better than chance" in text
     assert "its interval contains .5 (AUROC .50 [.33, .67])" in text
 
 
 def test_ranking_the_wrong_way_round_is_said() -> None:
     text = said(alternating(40), [verdict(i, 0.9 - 0.8 * (i % 2)) for i in range(40)])
-    assert "wrong way round, worse than chance (AUROC .00 [.00, " in text
+    assert "in the wrong order, worse than chance (AUROC .00 [.00, " in text
 
 
 def test_a_shortcut_that_does_as_well_is_named() -> None:
@@ -356,7 +356,7 @@ def test_missing_verdicts_are_said() -> None:
     text = said(*mixed(), n_total=12)
     assert "4 of 12 samples have no verdict (coverage 66.7%)" in text
     assert "1 failed (1 timeout), 1 abstained (1 over_length), 2 not judged" in text
-    assert "Gold labels of other names: 1;" in text
+    assert "Other gold labels: 1;" in text
     assert "Without a gold label: 1 of 10 samples" in text
 
 
@@ -369,7 +369,7 @@ def test_unlabelled_data_is_described() -> None:
 def test_verdicts_of_other_labels_are_left_out_and_said() -> None:
     judge = only(summary(alternating(2), [verdict(0, 0.1), Verdict("s1", "exact", "partly", 0.5)]))
     assert (judge.n_ok, judge.n_measured, judge.other_verdicts) == (2, 1, 1)
-    assert "Verdict labels of other names: 1;" in " ".join(judge.remarks)
+    assert "Other verdict labels: 1;" in " ".join(judge.remarks)
 
 
 # --- the screen ---------------------------------------------------------------------------------
@@ -407,26 +407,26 @@ abstentions     1 over_length
 verdicts        4 faithful, 4 hallucinated
 measured on     6 samples: 3 hallucinated, 3 faithful in truth
 calibration     ECE .32 (.32 by chance), Brier .16, log loss .46
-scores          a high one means hallucinated; threshold .50
+scores          a high score means hallucinated; threshold .50
 time a sample   1.2 s of the run; answered after 500 ms (median)
-tokens          900 read (540 from cache), 90 written (36 forced), 9 calls
-explanations    1 of 2 lead to another label
+tokens          900 read (540 from cache), 90 generated (36 forced), 9 calls
+explanations    1 of 2 contradict the label
 length only     hallucinated where the output has 23 or more characters
 n-gram overlap  hallucinated where the share of new bigrams is 1 or more
 recipe          judge=exact@1 model=tiny#0123456789ab prompt=exact/1#aa constraint=choice(yes,no)
                 seed=0 n=8 magistrate=0.1.0
 remark          2 of 10 samples have no verdict (coverage 80.0%): 1 failed (1 timeout), 1 abstained
-                (1 over_length). They count as no label.
-remark          Gold labels of other names: 1; only 'faithful' and 'hallucinated' are counted.
-remark          Without a gold label: 1 of 10 samples; the metrics leave them out.
-remark          As far as 6 samples can tell, no better than chance at ranking: its interval
+                (1 over_length). They count for neither label.
+remark          Other gold labels: 1; only 'faithful' and 'hallucinated' are counted.
+remark          Without a gold label: 1 of 10 samples; metrics do not include them.
+remark          On these 6 samples, ranking is not shown to be better than chance: its interval
                 contains .5 (AUROC .89 [.40, .99]).
 remark          It does not beat the best trivial baseline on balanced accuracy: .67 against 1.00 by
                 length.
 
-Brackets: 95 % intervals. Positive: hallucinated. Length and n-gram overlap are given the threshold
-and direction that are best on this very data, and an AUROC free of direction, max(a, 1 - a): an
-upper bound of what the shortcut gives.
+Brackets: 95 % intervals. Positive: hallucinated. For length and n-gram overlap, the threshold and
+direction are the best ones on this data, and AUROC is max(a, 1 - a): an upper bound for these
+shortcuts.
 """
 
 
@@ -521,7 +521,7 @@ def test_a_sample_is_shown_with_its_spans_and_every_outcome() -> None:
         "context 2\n  No [oil].",
         "It runs for ⟦[b]12[/b] hours⟧␛[2J a day.",
         "── exact  hallucinated  score .93  probability .90  mass .70",
-        "explanation, which leads to another label\n  Twelve is not eight.",
+        "explanation, which contradicts the label\n  Twelve is not eight.",
         "claim 1: contradiction, probability .80\n"
         "  output   It runs for ⟦[b]12[/b]⟧ hours␛[2J a day.\n"
         "  context  It runs for ⟦8 hours⟧.\n"

@@ -61,9 +61,9 @@ def test_a_budget_ends_a_run_cleanly_and_resume_goes_on(
     done = call("run", written(), "--max-tokens", 10 * each, "--judge", "faithfulness")
     assert done.code == 3
     run_id = newest(home / "magistrate.db").id
-    assert "(max_tokens); what was judged is kept" in done.err
-    assert f"go on with: magistrate resume {run_id}" in done.err
-    assert "10/30" in done.out and "are spent (max_tokens)" in " ".join(done.out.split())
+    assert "(max_tokens); verdicts so far are stored" in done.err
+    assert f"continue with: magistrate resume {run_id}" in done.err
+    assert "10/30" in done.out and "have been used (max_tokens)" in " ".join(done.out.split())
     again = call("resume", "last")
     assert again.code == 3 and "10/30" in again.out
     more = call("resume", "last", "--max-tokens", 100 * each)
@@ -102,8 +102,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
 def test_an_unfinished_twin_is_told_of_where_nobody_can_be_asked(call: Call, slow: ScriptedEngine) -> None:
     first = cut_short(call)
     done = call("run", "answers.jsonl", "--judge", "faithfulness")
-    assert f"run {first} judges the very same and was not finished" in done.err
-    assert "beginning anew. To go on with it instead: --resume" in done.err
+    assert f"run {first} has the same data and options and is not finished" in done.err
+    assert "starting a new one. To continue it instead: --resume" in done.err
     assert f"run {first}:" not in done.out
     assert "30/30" in done.out
 
@@ -111,7 +111,7 @@ def test_an_unfinished_twin_is_told_of_where_nobody_can_be_asked(call: Call, slo
 def test_an_unfinished_twin_is_resumed_if_asked_for(call: Call, slow: ScriptedEngine) -> None:
     first = cut_short(call)
     done = call("run", "answers.jsonl", "--resume", "--judge", "faithfulness")
-    assert "going on with it" in done.err
+    assert "continuing it" in done.err
     assert f"run {first}:" in done.out and "30/30" in done.out
     assert len(slow.prompts) <= 31, "what was under way is asked again, nothing else"
 
@@ -125,7 +125,7 @@ SAME = ["--judge", "faithfulness"]
 )
 def test_what_is_no_twin_is_not_offered(call: Call, slow: ScriptedEngine, words: list[str]) -> None:
     cut_short(call)
-    assert "judges the very same" not in call("run", "answers.jsonl", *words).err
+    assert "has the same data and options" not in call("run", "answers.jsonl", *words).err
 
 
 def test_a_person_at_a_terminal_is_asked(
@@ -153,7 +153,7 @@ def test_failures_are_counted_kept_and_retried(call: Call, engine: ScriptedEngin
     done = call("run", path, "--judge", "faithfulness")
     assert done.code == 3
     assert "10 of 30 judgements failed" in done.err
-    assert f"judge them again with: magistrate retry {newest(home / 'magistrate.db').id}" in done.err
+    assert f"retry them with: magistrate retry {newest(home / 'magistrate.db').id}" in done.err
     still = call("retry", "last")
     assert still.code == 3 and "20/30" in still.out
     engine._ask = lambda prompt: {"faithful": 1.0}
@@ -180,7 +180,7 @@ def test_an_open_circuit_exits_with_3_and_keeps_everything(
     assert (done.code, done.out) == (3, "")
     record = newest(home / "magistrate.db")
     assert done.err.splitlines() == [
-        f"what was judged is kept in run {record.id}; go on with: magistrate resume {record.id}",
+        f"verdicts so far are stored in run {record.id}; continue with: magistrate resume {record.id}",
         "error: the engine failed 7 times in a row; "
         "last: failed (engine_error): EngineError: connection refused",
     ]
@@ -192,8 +192,11 @@ def test_an_open_circuit_exits_with_3_and_keeps_everything(
 def test_a_retry_that_a_limit_ends_says_so(call: Call, engine: ScriptedEngine) -> None:
     call("run", written(30, lambda n: "break" if n % 3 == 0 else "true"), "--judge", "faithfulness")
     done = call("retry", "last", "--max-seconds", 0.0001)
-    assert "stopped: 0.0001 seconds have passed (max_seconds); what was judged is kept" in done.err
-    assert "go on with: magistrate retry" in done.err and done.code == 3
+    assert (
+        "stopped: the time limit of 0.0001 seconds is over (max_seconds); verdicts so far are stored"
+        in done.err
+    )
+    assert "continue with: magistrate retry" in done.err and done.code == 3
 
 
 def test_what_is_not_whole_does_not_exit_as_success(call: Call, engine: ScriptedEngine, home: Path) -> None:
@@ -239,7 +242,7 @@ def test_gates_are_not_passed_by_a_run_that_is_not_finished(call: Call, slow: Sc
         "faithfulness",
     )
     assert done.code == 3
-    assert "gate failed: faithfulness: the run is interrupted, so that its figures are not all" in done.err
+    assert "gate failed: faithfulness: the run is interrupted, so its figures are incomplete" in done.err
 
 
 # --- what is refused --------------------------------------------------------------------------------
@@ -250,7 +253,7 @@ def test_changed_data_is_refused_in_words(call: Call, slow: ScriptedEngine) -> N
     Path("answers.jsonl").write_text(json.dumps({"id": "s0", "output": "other", "context": "c"}) + "\n")
     done = call("resume", "last")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"error: run {run_id} cannot go on, because what it is made of has changed:")
+    assert done.err.startswith(f"error: run {run_id} cannot be resumed, because its parts have changed:")
     assert "'s0' in output" in done.err and "samples are gone" in done.err
 
 
@@ -270,7 +273,7 @@ def test_what_another_process_judges_cannot_be_resumed_or_deleted(
     [
         (["answers.jsonl", "--deadline", "inf"], "limits.deadline: must be a finite number"),
         (["answers.jsonl", "--max-seconds", "nan"], "limits.max_seconds"),
-        ([""], "dataset.source: must be a text that is not empty"),
+        ([""], "dataset.source: must be a non-empty text"),
     ],
 )
 def test_odd_words_are_refused_in_words(
@@ -286,7 +289,7 @@ def test_a_store_that_is_gone_is_not_made_again(call: Call, slow: ScriptedEngine
     place = home / "magistrate.db"
     run = magistrate.evaluate([{"output": "true", "context": "c"}], "faithfulness", model=slow, store=place)
     place.unlink()
-    with pytest.raises(StoreError, match=r"is not there any more, and run .* with it"):
+    with pytest.raises(StoreError, match=r"with run .* no longer exists"):
         run.summary()
     assert not place.exists()
 
@@ -346,7 +349,7 @@ def test_a_twin_takes_the_words_of_the_command(call: Call, slow: ScriptedEngine,
     record = newest(home / "magistrate.db")
     assert (record.id, record.name, record.tags, record.status) == (first, "again", ("t",), "done")
     done = call("run", "answers.jsonl", "--resume", "--limit", 2, "--judge", "faithfulness")
-    assert "there is no unfinished run of the very same; beginning one" in done.err
+    assert "there is no unfinished run with the same data and options; starting a new one" in done.err
 
 
 def test_words_may_choose_otherwise_than_a_file_that_pins_its_data(
@@ -408,7 +411,7 @@ def test_a_dry_run_asks_nothing_and_stores_nothing(call: Call, engine: ScriptedE
 def test_standard_input_need_not_be_sent_again(call: Call, slow: ScriptedEngine) -> None:
     text = written().read_text()
     done = call("run", "-", "--max-seconds", 0.4, "--concurrency", 1, "--judge", "faithfulness", stdin=text)
-    assert "stopped: 0.4 seconds have passed" in done.err
+    assert "stopped: the time limit of 0.4 seconds" in done.err
     assert "30/30" in call("resume", "last", "--max-seconds", 60).out
 
 
@@ -454,7 +457,7 @@ def test_a_signal_ends_a_run_that_can_go_on(
             assert store.seen(record).status == "killed"
     else:
         assert (ended.code, record.status) == (128 + number, "interrupted")
-        assert f"go on with: magistrate resume {record.id}" in ended.err
+        assert f"continue with: magistrate resume {record.id}" in ended.err
         assert "Traceback" not in ended.err
     command = [sys.executable, "-m", "magistrate", "resume", record.id, "--store", str(place)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -337,7 +337,7 @@ def test_every_verdict_is_about_the_output_that_is_stored(tmp_path: Path, retrie
 def test_a_task_is_refused_where_there_was_none(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     run_id = cut_short(written(tmp_path), store)
-    with pytest.raises(SpecError, match="now a task is to make them"):
+    with pytest.raises(SpecError, match="now a task would produce them"):
         magistrate.resume(run_id, task=Changing(), model=ScriptedEngine(answer), store=store)
 
 
@@ -394,7 +394,7 @@ def test_objects_must_be_given_again(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     judge = replace(FAITHFULNESS, name="mine", threshold=0.9)
     run_id = cut_short(rows(30), store, judges=judge)
-    with pytest.raises(SpecError, match=r"the judges of run .* hand it over again: .*judges=…"):
+    with pytest.raises(SpecError, match=r"the judges of run .* pass it again: .*judges=…"):
         magistrate.resume(run_id, model=ScriptedEngine(answer), store=store)
     with pytest.raises(SpecError, match="the model of run"):
         magistrate.resume(run_id, judges=judge, store=store)
@@ -433,7 +433,7 @@ def test_more_rows_are_refused_too(tmp_path: Path) -> None:
     run_id = cut_short(data, store)
     with data.open("a") as stream:
         stream.write(json.dumps(rows(SAMPLES + 1)[-1]) + "\n")
-    with pytest.raises(SpecError, match="samples are the same, what comes after them"):
+    with pytest.raises(SpecError, match="samples are the same, but later samples"):
         magistrate.resume(run_id, model=ScriptedEngine(answer), store=store)
 
 
@@ -621,7 +621,7 @@ def test_tokens_are_a_budget_that_a_resumed_run_does_not_get_anew(tmp_path: Path
     )
     record = run.record
     assert (record.status, record.n_verdicts) == ("interrupted", 10)
-    assert record.reason == f"{10 * each:,} of at most {most:,} tokens are spent (max_tokens)"
+    assert record.reason == f"{10 * each:,} of at most {most:,} tokens have been used (max_tokens)"
     magistrate.resume(run, model=engine)
     assert run.record.n_verdicts == 10, "the budget that it has is spent"
     magistrate.resume(run, model=engine, limits=Limits(max_tokens=20 * each))
@@ -702,7 +702,7 @@ def test_what_was_ready_at_the_end_is_stored(tmp_path: Path) -> None:
 def test_cost_is_a_budget(tmp_path: Path) -> None:
     store, engine = tmp_path / "runs.db", ScriptedEngine(answer)
     limits = Limits(max_cost=0.01)
-    with pytest.raises(SpecError, match=r"max_cost needs a price, and none is known for 'script'.*--price"):
+    with pytest.raises(SpecError, match=r"max_cost needs a price, but none is known for 'script'.*--price"):
         magistrate.evaluate(rows(3), "faithfulness", model=engine, store=store, limits=limits)
     run = magistrate.evaluate(
         rows(100), "faithfulness", model=engine, store=store, limits=limits, price="5/10"
@@ -727,7 +727,10 @@ def test_seconds_are_a_budget(tmp_path: Path) -> None:
     )
     assert time.monotonic() - start < 5
     record = run.record
-    assert record.status == "interrupted" and record.reason == "0.5 seconds have passed (max_seconds)"
+    assert (
+        record.status == "interrupted"
+        and record.reason == "the time limit of 0.5 seconds is over (max_seconds)"
+    )
     assert 2 <= record.n_verdicts < 100
     assert record.n_failures == 0
     magistrate.resume(run, model=ScriptedEngine(answer), limits=Limits())
@@ -742,7 +745,7 @@ def test_time_is_allowed_anew_each_time_a_run_goes_on(tmp_path: Path) -> None:
     )
     judged = [run.record.n_verdicts]
     while run.record.status == "interrupted":
-        assert run.record.reason == "0.4 seconds have passed (max_seconds)"
+        assert run.record.reason == "the time limit of 0.4 seconds is over (max_seconds)"
         assert len(judged) < 20
         magistrate.resume(run, model=slow)  # within the limits that it had
         judged.append(run.record.n_verdicts)

@@ -374,7 +374,7 @@ def test_an_unlikely_claim_that_is_flagged_still_decides() -> None:
 def test_a_flag_that_is_no_kind_is_refused(flag: Any) -> None:
     with pytest.raises(SpecError, match="at least one of contradiction, unsupported, agreement"):
         decided(Verdict("s", "rubric", "faithful", 0.0), flag)
-    with pytest.raises(SpecError, match="flag takes kinds of claims"):
+    with pytest.raises(SpecError, match="flag must be kinds of claims"):
         Rubric(flag=flag)
 
 

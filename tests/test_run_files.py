@@ -172,7 +172,7 @@ def test_one_engine_can_be_named_for_a_role(folder: Path, model_folder: Path) ->
             "line 4, judges.1: unknown judge 'rubrik'",
         ),
         ("dataset: quickstart\njudges: []\n", "line 2, judges: must be a list of at least 1"),
-        ("dataset: quickstart\njudges: [rubric, rubric]\n", "judges.1: 'rubric' is asked twice"),
+        ("dataset: quickstart\njudges: [rubric, rubric]\n", "judges.1: 'rubric' is given twice"),
         ("dataset: quickstart\njudges: [rubric:mots=2]\n", "judges.0: unknown option 'mots'"),
         ("dataset:\n  source: quickstart\n  limit: 0\n", "line 3, dataset.limit: must be at least 1; got 0"),
         (
@@ -184,10 +184,10 @@ def test_one_engine_can_be_named_for_a_role(folder: Path, model_folder: Path) ->
             "line 1, dataset: limit takes the first rows",
         ),
         ("dataset:\n  source: a.jsonl\n  map: {contxt: x}\n", "line 3, dataset.map: unknown field 'contxt'"),
-        ("dataset: quickstart\ngates:\n- f2>=0.5\n", "line 3, gates.0: a gate is written METRIC>=VALUE"),
+        ("dataset: quickstart\ngates:\n- f2>=0.5\n", "line 3, gates.0: write a gate as METRIC>=VALUE"),
         (
             "dataset: quickstart\ngates: [rubric.f1>=0.5]\n",
-            "gates.0: the gate 'rubric.f1>=0.5' is on no judge",
+            "gates.0: the gate 'rubric.f1>=0.5' matches no judge",
         ),
         ("dataset: quickstart\nlimits: {max_tokens: many}\n", "limits.max_tokens: must be a whole number"),
         ("dataset: quickstart\nlimits: {max_cost: .nan}\n", "limits.max_cost: must be a finite number"),
@@ -197,13 +197,16 @@ def test_one_engine_can_be_named_for_a_role(folder: Path, model_folder: Path) ->
         ),
         (
             "dataset: quickstart\nengines: {default: {price: cheap}}\n",
-            "engines.default.price: a price is written",
+            "engines.default.price: write a price as",
         ),
         ("dataset: quickstart\nengines: {default: {threads: two}}\n", "threads: must be a whole number"),
-        ("dataset: x\nengines: {small: {price: 1/2}}\n", "engines.small.price: only 'default' has a price"),
+        (
+            "dataset: x\nengines: {small: {price: 1/2}}\n",
+            "engines.small.price: only 'default' can have a price",
+        ),
         ("dataset: quickstart\ncache: maybe\n", "line 2, cache: must be true or false; got 'maybe'"),
         ("- quickstart\n", "must be lines of 'key: value'"),
-        ("", "must be lines of 'key: value', and is empty"),
+        ("", "must be lines of 'key: value', but is empty"),
         ("dataset: [quickstart\n", "not YAML"),
     ],
 )
@@ -251,7 +254,7 @@ def test_other_data_is_not_taken_for_that_of_the_run(folder: Path) -> None:
     spec = RunSpec.model_validate(first.record.settings["spec"])
     with (folder / "answers.jsonl").open("a") as stream:
         stream.write(json.dumps({"output": "new", "docs": "c"}) + "\n")
-    with pytest.raises(SpecError, match=r"answers is not what was judged then: its sha256 is"):
+    with pytest.raises(SpecError, match=r"answers has changed: its sha256 is"):
         run(spec, store)
 
 
@@ -273,7 +276,9 @@ def test_a_stored_set_is_named_with_its_version(folder: Path) -> None:
 
 def test_a_run_of_objects_says_what_cannot_be_written_down(folder: Path) -> None:
     made = run(told(folder, "dataset: {source: answers.jsonl, map: {context: docs}}\n"), folder / "runs.db")
-    with pytest.raises(SpecError, match="was made in Python, and its model cannot be written down"):
+    with pytest.raises(
+        SpecError, match="was started in Python, and its model cannot be written to a run file"
+    ):
         spec_of(made.record)
 
 

@@ -62,5 +62,5 @@ def test_what_is_for_one_set_is_refused_before_anything_is_judged(call: Call, se
     for option in (["--json"], ["--name", "x"], ["--dry-run"], ["--junit", "x.xml"]):
         done = call("run", *sets, "--judge", "novelty", "--store", "runs.db", *option)
         assert (done.code, done.out) == (2, ""), option
-        assert f"{option[0]} is for one data set, and 2 were named" in " ".join(done.err.split())
+        assert f"{option[0]} works with one data set; 2 were given" in " ".join(done.err.split())
     assert not Path("runs.db").exists()

@@ -219,7 +219,7 @@ BREAKS: list[tuple[BaseException | Any, str, str]] = [
     (InvalidOutput("no JSON", "{"), "invalid_output", "InvalidOutput: no JSON"),
     (KeyError("x"), "engine_error", "KeyError: 'x'"),
     (TimeoutError("the socket"), "engine_error", "TimeoutError: the socket"),
-    (asyncio.CancelledError(), "cancelled", "the engine gave the request up"),
+    (asyncio.CancelledError(), "cancelled", "the engine cancelled the request"),
     ("a text", "invalid_output", "answers 'a text'"),
 ]
 
@@ -435,7 +435,7 @@ def test_work_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(outcome, Failure)
     assert (outcome.code, outcome.message) == (
         "timeout",
-        "no verdict within 0.1 seconds; it did not stop when it was told to",
+        "no verdict within 0.1 seconds; it did not stop when cancelled",
     )
 
 
@@ -572,7 +572,7 @@ def test_a_task_that_takes_too_long_has_failed_and_holds_nobody_up() -> None:
     assert time.monotonic() - start < 1.5
     failure = found[1].outcome
     assert isinstance(failure, Failure)
-    assert failure.message == "the task gave no output within 0.1 seconds"
+    assert failure.message == "the task returned no output within 0.1 seconds"
 
 
 def test_as_many_synchronous_tasks_run_at_once_as_were_allowed() -> None:

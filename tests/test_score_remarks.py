@@ -24,7 +24,7 @@ from magistrate.types import Prompt
 from terminal import Call
 
 PROBLEM = "The threshold is the problem, not the ranking"
-FOREIGN = "Its calibration was made for other data"
+FOREIGN = "Its calibration was fitted to other data"
 
 
 def by_number(prompt: Prompt) -> dict[str, float]:
@@ -186,7 +186,7 @@ def test_a_file_of_an_older_magistrate_is_read_and_cannot_tell(home: Path, call:
     assert read_calibration(Path("f.json")).text() == Path("f.json").read_text()
     judge = only(judged(rows(60, 0.9), "old", "calibrated:of=faithfulness,file=f.json"))
     assert judge.shift is None
-    assert told(judge, "Whether its calibration on rows holds here cannot be told") is not None
+    assert told(judge, "It is unknown whether its calibration on rows is valid here") is not None
 
 
 def test_the_base_rate_of_a_calibration_is_that_of_what_it_is_held_against() -> None:

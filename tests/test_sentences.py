@@ -351,7 +351,10 @@ def test_passages_stand_in_their_order_and_all_are_shown_where_they_are_few() ->
     ("make", "message"),
     [
         (lambda: Sentences(instance("relevance")), "'relevance' says relevant, irrelevant"),
-        (lambda: Sentences(instance("moderation")), "takes a judge that says 'faithful' or 'hallucinated'"),
+        (
+            lambda: Sentences(instance("moderation")),
+            "needs a judge with the labels 'faithful' and 'hallucinated'",
+        ),
         (lambda: Sentences(FAITHFULNESS, threshold=0), "threshold"),
         (lambda: Sentences(FAITHFULNESS, threshold=1), "threshold"),
         (lambda: Sentences(FAITHFULNESS, passages=-1), "passages"),

@@ -189,17 +189,17 @@ def test_a_token_that_is_given_holds_on_this_machine_too_and_is_never_printed(st
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--token", ""], "a token has 16 to 512"),
-        (["--token", "short"], "a token has 16 to 512"),
-        (["--token", "with a blank in it"], "a token has 16 to 512"),
-        (["--host", "0.0.0.0", "--token", ""], "a token has 16 to 512"),
-        (["--host", "http://localhost"], "a host is a name or an address"),
-        (["--host", "nowhere.invalid", "--token", TOKEN], "nowhere.invalid is not known"),
-        (["--host", "192.0.2.1", "--token", TOKEN], "no address of this machine"),
-        (["--allow-host", "judge.example:80"], "a host is a name or an address"),
+        (["--token", ""], "a token must have 16 to 512"),
+        (["--token", "short"], "a token must have 16 to 512"),
+        (["--token", "with a blank in it"], "a token must have 16 to 512"),
+        (["--host", "0.0.0.0", "--token", ""], "a token must have 16 to 512"),
+        (["--host", "http://localhost"], "a host must be a name or an address"),
+        (["--host", "nowhere.invalid", "--token", TOKEN], "nowhere.invalid is unknown"),
+        (["--host", "192.0.2.1", "--token", TOKEN], "not an address of this machine"),
+        (["--allow-host", "judge.example:80"], "a host must be a name or an address"),
         (["--store", "absent.db"], "there is no store of runs at absent.db; check --store"),
         (["--store", ""], "a store needs a file"),
-        (["--store", "mysql://x"], "a store cannot be at"),
+        (["--store", "mysql://x"], "a store cannot use"),
         (["--port", "65536"], "--port"),
     ],
 )
@@ -214,7 +214,7 @@ def test_an_empty_variable_is_no_way_to_be_without_a_token(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MAGISTRATE_TOKEN", "")
-    assert "a token has 16 to 512" in call("serve").err
+    assert "a token must have 16 to 512" in call("serve").err
 
 
 def test_a_port_that_is_taken_is_said_to_be(call: Call, home: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_port_that_is_taken_is_said_to_be(call: Call, home: Path) -> None:
         done = call("serve", "--port", port)
     assert done.code == 2
     assert done.err == (
-        f"error: port {port} on 127.0.0.1 is taken by another program; choose one with --port, "
+        f"error: port {port} on 127.0.0.1 is used by another program; choose one with --port, "
         "or --port 0 for any free one\n"
     )
 

@@ -308,8 +308,12 @@ def test_without_labels_nobody_is_called_better(here: Store, client: TestClient)
     found = page(client, run)
     words = Html(found.text).words
     assert found.status_code == 200
-    assert "There are no gold labels to go by" in words and "Flips" in words and "no label" in words
-    assert "Who is right" not in words and "first less second" not in words
+    assert (
+        "There are no gold labels: differences can be shown" in words
+        and "Flips" in words
+        and "no label" in words
+    )
+    assert "Who is right" not in words and "first minus second" not in words
     assert {row["right"] for row in data(client, run)["flips"]["rows"]} == {None}
 
 
@@ -429,8 +433,8 @@ def test_a_run_under_way_is_compared_as_it_was_when_somebody_asked(
         assert (side["status"], side["changed"], side["n_ok"]) == ("running", True, 58)
         shown = client.get(found.json()["again"].removeprefix("/api"))
         words = Html(shown.text).words
-        assert "Run going is under way: this is what it had so far" in words
-        assert "Since this was computed, run going went on" in words
+        assert "Run going is in progress: this is based on its outcomes so far" in words
+        assert "Since this was computed, run going has continued" in words
         links = Html(shown.text).links("/compare?run=")
         (anew,) = [each for each in links if "at=" not in each and "choose" not in each]
         assert "data-again" in client.get(anew).text
@@ -475,9 +479,9 @@ def test_what_cannot_be_compared_is_told_and_others_can_be_chosen(here: Store, c
         (["", first], 404, "unknown run ''"),
         ([first, word_of(second, "nobody")], 404, "has no judge 'nobody'; it has: 'bad'"),
         ([first, f"{second}:%FF"], 404, "has no judge"),
-        ([first, first], 422, "good of run large is named twice"),
-        ([first, word_of(first, "good")], 422, "named twice"),
-        (many, 422, f"at most {MOST_SIDES} judges are compared at once"),
+        ([first, first], 422, "good of run large is given twice"),
+        ([first, word_of(first, "good")], 422, "given twice"),
+        (many, 422, f"at most {MOST_SIDES} judges can be compared at once"),
         ([first, *many[:MOST_SIDES]], 422, f"at most {MOST_SIDES} judges"),
         (["nope"] * 40, 404, "unknown run 'nope'"),
     ]
@@ -489,7 +493,7 @@ def test_what_cannot_be_compared_is_told_and_others_can_be_chosen(here: Store, c
         assert found.status_code == status and why in found.json()["detail"]
     assert first in " ".join(Html(client.get("/compare", params={"run": ["nope", first]}).text).chosen())
     nothing = page(client, first, many[0], empty)
-    assert nothing.status_code == 422 and "there is no sample that all 3 judges have judged" in nothing.text
+    assert nothing.status_code == 422 and "no sample was judged by all 3 judges" in nothing.text
     assert "Choose others" in nothing.text and "Try again" not in nothing.text
     assert client.get("/api/compare", params={"run": [first, many[0], empty]}).status_code == 422
 
@@ -587,7 +591,7 @@ def test_the_form_leads_to_the_address_of_the_comparison(here: Store, client: Te
 
 def test_an_empty_store_says_how_to_fill_it(here: Store, client: TestClient) -> None:
     shown = client.get("/compare")
-    assert shown.status_code == 200 and "There is no run yet" in shown.text
+    assert shown.status_code == 200 and "There are no runs yet" in shown.text
 
 
 # --- names that are no names ---------------------------------------------------------------------

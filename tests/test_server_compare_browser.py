@@ -39,7 +39,7 @@ def test_two_runs_are_chosen_and_compared(visit: Look, site: str, house: Furnish
     expect(page.locator(".pick").first).to_contain_text("Bridges")
     page.get_by_role("group", name="Judges of Bridges", exact=True).get_by_label("rubric").check()
     expect(page.get_by_label("rubric").and_(page.locator(":checked"))).to_have_count(2)
-    page.get_by_role("button", name="Compare the chosen").click()
+    page.get_by_role("button", name="Compare selected").click()
     expect(page.get_by_role("heading", name="In words")).to_be_visible()
     expect(page.locator(".words li").first).to_contain_text("Bridges and Bridges again")
     assert seen.path == f"/compare?run={house.bridges}%3Arubric&run={house.again}%3Arubric"
@@ -100,7 +100,7 @@ def test_it_appears_without_scripts_too(visit: Look, slow: tuple[str, str, threa
     expect(page.get_by_role("heading", name="Side by side")).to_be_visible()
     page.get_by_role("link", name="Choose others").click()
     page.get_by_label("rubric").uncheck()
-    page.get_by_role("button", name="Compare the chosen").click()
+    page.get_by_role("button", name="Compare selected").click()
     expect(page.locator(".pick input:checked")).to_have_count(1)
 
 

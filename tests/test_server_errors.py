@@ -249,7 +249,7 @@ def test_the_wait_reaches_the_error(client: str, status: int) -> None:
 
 
 BROKEN = [
-    (httpx2.ConnectError("[Errno 111] Connection refused"), EngineError, "is the server running"),
+    (httpx2.ConnectError("[Errno 111] Connection refused"), EngineError, "check that the server is running"),
     (httpx2.ReadError("reset"), EngineError, "broke"),
     (httpx2.RemoteProtocolError("peer closed connection"), EngineError, "broke"),
     (httpx2.DecodingError("not gzip"), EngineError, "encoded"),

@@ -162,8 +162,8 @@ def test_a_model_that_was_pulled_can_be_chosen(client: TestClient, model_folder:
     (line,) = [each for each in client.get("/api/models").json()["models"] if each["default"]]
     assert (line["name"], line["weights"]) == (usual, ["q8"])
     page = words(client.get("/models").text)
-    assert "here as q8" in page and f"models pull {usual}" not in page
-    assert "not here" not in words(client.get("/try").text)
+    assert "installed as q8" in page and f"models pull {usual}" not in page
+    assert "not installed" not in words(client.get("/try").text)
 
 
 # --- all of these -------------------------------------------------------------------------------

@@ -94,11 +94,11 @@ def test_the_page_has_every_place_that_its_script_looks_for(ana: TestClient) -> 
 def test_what_is_wrong_is_said_and_nothing_is_stored(store: Store, ana: TestClient) -> None:
     for form, message in (
         ({"label": "", "revision": 0}, "choose a label"),
-        ({"label": "maybe"}, "a label is one of"),
+        ({"label": "maybe"}, "a label must be one of"),
         ({"label": "hallucinated", "spans": "[[0, 9999, 'x']]"}, "cannot be read"),
         ({"label": "hallucinated", "spans": '[[0, 9999, "x"]]'}, "outside the output"),
-        ({"label": "faithful", "spans": '[[0, 2, "x"]]'}, "holds no wrong words"),
-        ({"label": "hallucinated", "quotes": "not there"}, "does not hold these words"),
+        ({"label": "faithful", "spans": '[[0, 2, "x"]]'}, "has no wrong words"),
+        ({"label": "hallucinated", "quotes": "not there"}, "does not contain these words"),
         ({"label": "hallucinated", "quote": "[5, 0, 1]"}, "not a place in the context"),
     ):
         sent = ana.post(f"{QUEUE}/1", data={"note": "kept", **form})
@@ -130,7 +130,7 @@ def test_verdicts_are_hidden_until_the_own_label_and_what_follows_says_so(
         page = unescape(client.get(f"{QUEUE}/{number}?verdict=1").text)
         return SECRET in page or ".91" in page
 
-    assert not seen(ana) and "Show what judges said" not in ana.get(f"{QUEUE}/1").text
+    assert not seen(ana) and "Show verdicts of judges" not in ana.get(f"{QUEUE}/1").text
     post(ana, 1, FAITHFUL)
     assert SECRET not in unescape(ana.get(f"{QUEUE}/1").text)
     assert seen(ana)
@@ -143,7 +143,7 @@ def test_verdicts_are_hidden_until_the_own_label_and_what_follows_says_so(
     assert said == [(FAITHFUL, False), (HALLUCINATED, True), ("undone", True), (FAITHFUL, True)]
     store.delete(str(store.labels.find("q ü").run_id))
     gone = ana.get(f"{QUEUE}/1?verdict=1")
-    assert gone.status_code == 200 and "The run is gone" in gone.text
+    assert gone.status_code == 200 and "The run with these verdicts was deleted" in gone.text
 
 
 def test_two_people_label_without_seeing_each_other_and_a_third_decides(
@@ -159,7 +159,7 @@ def test_two_people_label_without_seeing_each_other_and_a_third_decides(
     assert "ben" not in page and "ana says" not in page
     for form, message in (
         ({"label": "unsure", "reason": "x"}, "choose faithful or hallucinated"),
-        ({"label": HALLUCINATED, "reason": "  "}, "a decision takes a reason"),
+        ({"label": HALLUCINATED, "reason": "  "}, "a decision needs a reason"),
     ):
         sent = cem.post(f"{QUEUE}/conflicts/1", data=form)
         assert sent.status_code == 422 and message in sent.text
@@ -199,7 +199,7 @@ def test_names_are_signed_asked_for_and_never_taken_over(store: Store) -> None:
     asked = visitor(store, token=TOKEN)
     for path in ("next", "1"):
         assert asked.get(f"{QUEUE}/{path}").headers["location"] == QUEUE
-    assert "Say who you are first" in asked.get(QUEUE).text
+    assert "Enter your name first" in asked.get(QUEUE).text
     assert post(asked, 1, FAITHFUL).status_code == 422  # type: ignore[attr-defined]
     for name in ("", " ", "a\x1b[2J", "x" * 81):
         assert asked.post(f"{QUEUE}/annotator", data={"annotator": name}).status_code == 422

@@ -113,7 +113,7 @@ def test_what_cannot_be_read_is_rejected_and_the_rest_is_stored(
 
 def test_what_was_cut_is_a_warning(client: TestClient, settings: Settings) -> None:
     said = sent(client, as_json(exported(a_span(attributes=[attribute("k")] * 1_500))))
-    assert said.json()["partialSuccess"] == {"errorMessage": "cut to the limits: 500 attributes"}
+    assert said.json()["partialSuccess"] == {"errorMessage": "cut at the limits: 500 attributes"}
     assert stored(settings)[0].attributes["magistrate.cut"] == "attributes"
 
 

@@ -99,7 +99,7 @@ def test_what_is_wrong_is_told_with_its_line_and_nothing_is_saved(site: Site) ->
         "name: all\njudges: [novelty]\nsample:\n  rate: 2": "rule, line 4, sample.rate: must be at most 1",
         "name: other\njudges: [novelty]": "rule, line 1, name: stays 'all'",
         "name: [": "rule, line 1: not YAML",
-        "name: all\njudges: [novelty, novelty]": "is asked twice",
+        "name: all\njudges: [novelty, novelty]": "is given twice",
     }
     for text, told in wrong.items():
         for do in ("check", "save", "estimate"):

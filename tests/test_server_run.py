@@ -519,13 +519,13 @@ def lacking(store: Store) -> dict[str, str]:
     marks = [Verdict(sample.id, "j", str(i % 4), i / 40) for i, sample in enumerate(odd)]
     failures = [Failure(sample.id, "j", "timeout", "too slow") for sample in samples]
     return {
-        "none stands beside a gold label": made(store, bare, outcomes_of(bare, "j")),
+        "none has a gold label": made(store, bare, outcomes_of(bare, "j")),
         "every sample is faithful": made(store, alike, outcomes_of(alike, "j")),
         "Truth and verdict, all labels": made(store, odd, marks),
         "There is no verdict": made(store, samples, failures),
         "This judge has no outcome yet": made(store, samples, [], status="interrupted"),
-        "No judge was at this run": made(store, samples, [], judges=()),
-        "This run was killed. 0 of 40 judgements are made": made(store, samples, [], status="running"),
+        "This run has no judge": made(store, samples, [], judges=()),
+        "This run was killed. 0 of 40 judgements are done": made(store, samples, [], status="running"),
     }
 
 
@@ -572,9 +572,9 @@ def test_many_claims_are_decided_anew_aside(store: Store, client: TestClient) ->
     run = rubric(store, 600)
     awaited(lambda: client.get(f"/runs/{run}").text, "Right on ")
     first = client.get(f"/runs/{run}", params={"flag": "agreement"}).text
-    page = awaited(lambda: client.get(f"/runs/{run}", params={"flag": "agreement"}).text, "Decided again by")
-    assert "Being decided again" in first or first == page
-    assert "data-again" not in page and "flagged anew by agreement" in page
+    page = awaited(lambda: client.get(f"/runs/{run}", params={"flag": "agreement"}).text, "Recomputed with")
+    assert "Verdicts are being recomputed" in first or first == page
+    assert "data-again" not in page and "flagged by agreement instead" in page
 
 
 # --- over HTTP -------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_words_tags_and_data_choose_and_nothing_found_is_said(store: Store, clie
     assert names(client.get("/", params={"tag": "a b", "dataset": "x"}).text) == ["50% better"]
     assert names(client.get("/", params={"judge": "j"}).text) == ["other", "50% better"]
     nothing = client.get("/", params={"q": "%%"})
-    assert nothing.status_code == 200 and "No run fits all of this" in nothing.text
+    assert nothing.status_code == 200 and "No run matches all filters" in nothing.text
 
 
 def test_an_empty_store_says_how_to_make_a_run(client: TestClient) -> None:

@@ -528,7 +528,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     run = stored(tmp_path, [bare], [], judges=())
     with opened(run) as client:
         words = Reading(client.get(f"/runs/{run.id}/samples/bare").text).words
-    for told in ("no judge was at this run", "Not produced yet", "There is none", "not labelled", "1 of 1"):
+    for told in ("this run has no judge", "Not produced yet", "There is none", "not labelled", "1 of 1"):
         assert told in words
     samples = samples_of(10)
     run = stored(tmp_path, samples, outcomes_of(samples), status="running")
@@ -549,7 +549,7 @@ def test_an_explanation_that_leads_elsewhere_says_so(tmp_path: Path) -> None:
     run = stored(tmp_path, [sample], [verdict])
     with opened(run) as client:
         words = Reading(client.get(f"/runs/{run.id}/samples/{sample.id}").text).words
-    assert "Explanation, which leads to another label" in words
+    assert "Explanation, which contradicts the label" in words
     for figure in ("0.123", "0.877", ".42", "wrong"):
         assert figure in words
 

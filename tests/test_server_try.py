@@ -87,7 +87,7 @@ def test_another_context_is_added_and_nothing_typed_is_lost(client: TestClient) 
     ("words", "said"),
     [
         ({"judge": "novelti"}, "did you mean 'novelty'?"),
-        ({"judge": "detector", "options": "/etc"}, "is not set from outside"),
+        ({"judge": "detector", "options": "/etc"}, "cannot be set remotely"),
         ({"judge": "/etc/passwd"}, "unknown judge '/etc/passwd'"),
         ({"options": "base_rate=7"}, "base"),
         ({"model": "../models/x"}, "unknown model '../models/x'"),
@@ -195,7 +195,7 @@ def test_one_that_waits_for_its_turn_says_so(tmp_path: Path) -> None:
     with TestClient(an_app(tmp_path, ScriptedEngine(door), at_once=1)) as client:
         first = client.post("/try", data={**SENT, "judge": "faithfulness"})
         second = client.post("/try", data=SENT)
-        assert "Waiting for its turn…" in second.text
+        assert "Waiting in the queue…" in second.text
         assert "Loading the model" not in second.text  # its judge asks none
         door.open.set()
         until(lambda: "Hallucinated</span>" in client.get(second.url.path).text)
@@ -292,7 +292,7 @@ def test_the_newest_are_kept_for_an_hour() -> None:
         each.judgement.wait(30)
     assert len({each.id for each in made}) == MOST_TRIES + 3
     for each in made[:3]:
-        with pytest.raises(SpecError, match="no such try"):
+        with pytest.raises(SpecError, match="this attempt does not exist"):
             playground.find(each.id)
     assert playground.find(made[3].id) is made[3]
     clock.now += KEPT_SECONDS + 1

@@ -263,9 +263,9 @@ def test_a_trace_shows_the_sample_both_quotes_and_where_each_part_came_from(clie
 
 def test_a_trace_without_a_verdict_says_why_and_one_that_nobody_read_says_so(client: TestClient) -> None:
     for state, words in (
-        ("no_output", "No text was recorded as the answer"),
+        ("no_output", "No answer text was recorded"),
         ("retrying", "engine_error"),
-        ("sampled_out", "not drawn"),
+        ("sampled_out", "not sampled"),
         ("abstained", "cannot tell"),
     ):
         line = listed(client, f"/watch/traces?state={state}")[0]
@@ -274,7 +274,7 @@ def test_a_trace_without_a_verdict_says_why_and_one_that_nobody_read_says_so(cli
         assert "judged hallucinated" not in page and "judged faithful" not in page, state
     unread = client.get("/api/watch/traces?state=unread").json()["unread"][0]
     page = client.get(f"/watch/trace?id={unread['trace_id']}").raise_for_status().text
-    assert "nobody has read it yet" in page and "<form" not in page.split("<main")[1]
+    assert "it has not been read yet" in page and "<form" not in page.split("<main")[1]
 
 
 def test_a_sample_is_added_to_a_data_set_once(changing: TestClient, there: Watched) -> None:

@@ -81,7 +81,7 @@ def test_a_damaged_sample_is_named_and_the_others_are_written(home: Path, tmp_pa
     with closing(sqlite3.connect(run.store)) as connection:
         connection.execute("UPDATE samples SET body = '{' WHERE body LIKE '%It is 3 metres%'")
         connection.commit()
-    with pytest.raises(StoreError, match="is written without what is damaged: sample 's3'"):
+    with pytest.raises(StoreError, match="is written without damaged entries: sample 's3'"):
         export_sft(run, tmp_path / "o.jsonl")
     assert len(lines(tmp_path / "o.jsonl")) == 9
 
@@ -115,7 +115,7 @@ def test_a_reason_given_first_is_part_of_the_answer(home: Path, tmp_path: Path) 
     made = export_sft(run, tmp_path / "o.jsonl", corrected=True)
     answers = {line["messages"][-1]["content"] for line in lines(tmp_path / "o.jsonl")}
     assert answers == {"Reason: It says so.\nAnswer: Yes", "Reason: It says so.\nAnswer: No"}
-    assert made.left_out == {"corrected: a label alone does not say what the answer should have been": 2}
+    assert made.left_out == {"corrected: the label alone does not say what the answer should have been": 2}
 
 
 def test_letters_are_those_that_were_shown(home: Path, tmp_path: Path) -> None:
@@ -143,9 +143,9 @@ def test_what_makes_no_chat_is_counted_by_its_reason(home: Path, tmp_path: Path)
     assert made.left_out == {
         "decided without asking a model": 1,
         "abstained": 1,
-        "no label of a person": 1,
+        "no label by a person": 1,
     }
-    with pytest.raises(InputError, match=r"not one verdict of faithfulness.* \(no label of a person: 1\)"):
+    with pytest.raises(InputError, match=r"no verdict of faithfulness.* \(no label by a person: 1\)"):
         export_sft(run_of("faithfulness", said, data[2:3]), tmp_path / "none.jsonl")
     assert not (tmp_path / "none.jsonl").exists()
 
@@ -176,7 +176,7 @@ def test_nothing_is_overwritten_unasked(home: Path, tmp_path: Path) -> None:
     (tmp_path / "o.test.jsonl").write_text("mine")
     with pytest.raises(SpecError, match="--force"):
         export_sft(run, tmp_path / "o.jsonl", test=0.5)
-    with pytest.raises(SpecError, match=r"SOMETHING\.jsonl"):
+    with pytest.raises(SpecError, match=r"must end in \.jsonl"):
         export_sft(run, tmp_path / "o.csv")
     assert not (tmp_path / "o.jsonl").exists()
 
@@ -223,7 +223,7 @@ def test_a_line_that_is_no_chat_is_named(tmp_path: Path) -> None:
     for bad, why in (
         ('{"output": "x"}', "messages: Field required"),
         ("nothing", "is not JSON"),
-        (good.replace('"assistant"', '"user"'), "does not end in an answer"),
+        (good.replace('"assistant"', '"user"'), "does not end with an answer"),
     ):
         path.write_text(f"{good}\n{bad}\n")
         with pytest.raises(DatasetError, match=f"line 3.*{why}"):
@@ -243,7 +243,7 @@ def test_what_people_marked_becomes_the_reason() -> None:
 
 @pytest.mark.parametrize("words", ["rubric", "sentences", "moderation", "faithfulness:explain=before"])
 def test_a_label_does_not_write_every_answer(words: str) -> None:
-    with pytest.raises(SpecError, match="a label alone does not say what"):
+    with pytest.raises(SpecError, match="the label alone does not say what"):
         answer_of(registry.judge(words))
 
 

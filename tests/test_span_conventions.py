@@ -86,7 +86,7 @@ def test_what_was_taken_from_where() -> None:
         "context": ("search", "genai", "gen_ai.retrieval.documents"),
         "output": ("agent", "genai", "gen_ai.output.messages"),
     }
-    assert target.why == ("The output is that of 'agent'; the context is 2 documents, first of 'search'.")
+    assert target.why == ("The output is from 'agent'; the context is 2 documents, first of 'search'.")
     metadata = target.sample.metadata if target.sample else {}
     assert (metadata["model"], metadata["response_id"]) == ("gpt", "r1")
     assert [each["score"] for each in metadata["documents"]] == [1.0, 0.9]
@@ -185,9 +185,9 @@ def test_results_of_tools_in_the_prompt_are_the_context_where_no_tool_was_record
         ({"gen_ai.output.messages_ref": "s3://bucket/1"}, "its content is stored elsewhere"),
         (
             {"gen_ai.output.messages": '[{"role": "assist'},
-            "gen_ai.output.messages begins like JSON and is none",
+            "gen_ai.output.messages starts like JSON but is not valid",
         ),
-        ({}, "record content only where they are told to"),
+        ({}, "only record content if configured to"),
         (
             {
                 "gen_ai.output.messages": [
@@ -215,7 +215,7 @@ def test_documents_without_a_text_are_told_of() -> None:
     output = {"gen_ai.output.messages": CONTENT["gen_ai.output.messages"]}
     target = only(trace(GENAI_AGENT, search, GENAI_CALL | output))
     assert (target.sample, target.missing) == (None, "no_context")
-    assert "gen_ai.retrieval.documents names documents without their text" in target.why
+    assert "gen_ai.retrieval.documents lists documents without their text" in target.why
     assert target.taken["output"].texts == (ANSWER,)
 
 

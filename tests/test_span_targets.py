@@ -79,7 +79,7 @@ def test_documents_found_after_the_answer_began_are_not_its_context() -> None:
         ]
     )
     assert (target.sample, target.missing) == (None, "no_context")
-    assert "1 span of the trace with any ended later or belong to another" in target.why
+    assert "1 span of the trace with some ended later or belong to another" in target.why
 
 
 def test_a_span_that_has_not_ended_is_not_used() -> None:

@@ -115,11 +115,11 @@ def _snake(value: Any) -> Any:
     ("changed", "told"),
     [
         ({"traceId": ""}, "a span without a trace id"),
-        ({"traceId": "0" * 32}, "a trace id is 32 hex digits that are not all 0, not '000"),
+        ({"traceId": "0" * 32}, "a trace id must be 32 hex digits, not all 0; got '000"),
         ({"traceId": "W47/95gDgQPSabYzgT/GDA=="}, "a trace id is 32 hex digits"),
-        ({"spanId": None}, "a span id is 16 hex digits that are not all 0, not none"),
-        ({"spanId": "xyz\x1b[2J"}, "a span id is 16 hex digits"),
-        ({"parentSpanId": "12"}, "a parent's span id is 16 hex digits"),
+        ({"spanId": None}, "a span id must be 16 hex digits, not all 0; got none"),
+        ({"spanId": "xyz\x1b[2J"}, "a span id must be 16 hex digits"),
+        ({"parentSpanId": "12"}, "a parent's span id must be 16 hex digits"),
     ],
 )
 def test_a_span_without_proper_ids_is_refused_alone(changed: dict[str, Any], told: str) -> None:

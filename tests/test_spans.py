@@ -63,9 +63,9 @@ def test_figures_are_those_of_scikit_learn_over_characters() -> None:
 
 def test_what_is_not_defined_says_why() -> None:
     none = span_scores([], [], [])
-    assert none.metrics["f1"].undefined == "no sample says where it is hallucinated"
+    assert none.metrics["f1"].undefined == "no sample has marked hallucinations"
     silent = span_scores([[(0, 3)]] * 6, [[]] * 6, range(6))
-    assert silent.metrics["precision"].undefined == "nothing was quoted as wrong"
+    assert silent.metrics["precision"].undefined == "the judge quoted nothing as wrong"
     assert silent.metrics["recall"].value == 0
     unmarked = span_scores([[]] * 6, [[(0, 3)]] * 6, range(6))
     assert unmarked.metrics["recall"].undefined == "nothing is marked as hallucinated"

@@ -127,7 +127,7 @@ def test_a_left_out_family_shares_no_context_with_what_it_is_judged_by() -> None
     twice = replace(some, groups=np.arange(600) // 3)
     found = fit(twice)
     assert not found.left_out
-    assert "Nothing here says how the stack does on f0, f1, f2" in "\n".join(found.remarks)
+    assert "It is unknown how the stack works on f0, f1, f2" in "\n".join(found.remarks)
 
 
 def test_figures_of_a_left_out_family_are_those_of_a_stack_of_the_others() -> None:
@@ -156,9 +156,9 @@ def test_labels_of_a_family_do_not_move_its_own_figures_but_by_being_compared() 
 @pytest.mark.full
 def test_remarks_say_what_a_reader_must_not_miss() -> None:
     told = "\n".join(fit(table(families=1)).remarks)
-    assert "All data are of one family" in told and "no better than chance" not in told
+    assert "All data are from one family" in told and "no better than chance" not in told
     chance = "\n".join(fit(table(n=300, informative=0.0)).remarks)
-    assert "can tell the stack ranks no better than chance, even on folds of its own data" in chance
+    assert "the stack is not shown to rank better than chance, even on folds of its own data" in chance
     random = table(informative=1.5, seed=3)
     misleading = replace(
         random,
@@ -169,23 +169,23 @@ def test_remarks_say_what_a_reader_must_not_miss() -> None:
             ]
         ),
     )
-    assert "On f0, left out, judge alone ranks better than the stack" in "\n".join(fit(misleading).remarks)
+    assert "On f0, judge alone ranks better than the stack trained without it" in "\n".join(
+        fit(misleading).remarks
+    )
 
 
 def test_too_few_labels_and_parts_that_say_nothing_are_refused() -> None:
     some = table(n=60)
-    with pytest.raises(
-        InputError, match=r"at least 60 labelled samples .*, 30 of either label; there are 60"
-    ):
+    with pytest.raises(InputError, match=r"at least 60 labelled samples .*, 30 of each label; there are 60"):
         fit(some)
     still = table()
     constant = replace(still, values=np.column_stack([still.values[:, 0], np.full(still.n, 0.5)]))
-    with pytest.raises(InputError, match="signal says the same of every sample"):
+    with pytest.raises(InputError, match="signal has the same value for every sample"):
         fit(constant)
     wrong = replace(
         still, truth=~still.truth, values=np.column_stack([still.values[:, 0], still.truth * 0.5])
     )
-    with pytest.raises(InputError, match="none of judge, signal speaks against what is hallucinated"):
+    with pytest.raises(InputError, match="none of judge, signal is higher for hallucinated outputs"):
         fit(wrong, positive=True)
     with pytest.raises(InputError, match="folds must be 2 to 20 here"):
         fit(table(), folds=50)
@@ -316,7 +316,7 @@ def test_what_is_far_from_the_training_samples_is_not_judged(stacked: Stacked) -
     (folder / "stack.json").write_text(json.dumps(data))
     found = judged(registry.judge(f"stack:{folder}"), "99 purple marble of the emperor.")
     assert isinstance(found, Abstention) and found.reason == "uncertain"
-    assert "too far from what the stack was trained on: distance" in found.message
+    assert "too different from the training data of the stack: distance" in found.message
     assert isinstance(judged(registry.judge(f"stack:{folder},outside=judge"), "99 purple marble."), Verdict)
 
 
@@ -332,7 +332,7 @@ def test_it_is_pinned_to_its_model_and_its_parts(stacked: Stacked) -> None:
     data = json.loads((folder / "stack.json").read_text())
     data["parts"][0]["prompt"] = "another"
     (folder / "stack.json").write_text(json.dumps(data))
-    with pytest.raises(SpecError, match="was fitted to another 'faithfulness': prompt 'another' there"):
+    with pytest.raises(SpecError, match="was trained with another 'faithfulness': prompt 'another' there"):
         registry.judge(f"stack:{folder}")
 
 
@@ -366,7 +366,7 @@ def test_a_part_is_not_weighed_on_labels_that_it_has_seen(stacked: Stacked) -> N
     stacked.save("made")
     of = ["stack:made", "signal:chrf"]
     with pytest.raises(
-        SpecError, match=r"stack:made was trained on one, and so knows the labels of one\.jsonl"
+        SpecError, match=r"stack:made was trained on one, so it has seen the labels of one\.jsonl"
     ):
         train_stack(["one.jsonl"], of, how=Asking(model=engine()))
     rows("three", seed=4)
@@ -402,7 +402,7 @@ def test_families_are_known_by_their_names() -> None:
     ("change", "message"),
     [
         ({"kind": "x"}, "is no stack"),
-        ({"format": 9}, "is of format 9, and magistrate"),
+        ({"format": 9}, "has format 9, but magistrate"),
         ({"metric": [[1.0]]}, "metric must have 2 rows of 2 numbers"),
         ({"limit": "far"}, "limit"),
         ({"parts": []}, "parts"),
@@ -421,21 +421,21 @@ def test_a_damaged_folder_is_named_with_the_key(
 @pytest.mark.full
 def test_only_a_stack_is_ever_replaced(stacked: Stacked) -> None:
     stacked.save("made")
-    with pytest.raises(SpecError, match="made is there already; to replace it: --force"):
+    with pytest.raises(SpecError, match="made already exists; to replace it: --force"):
         stacked.save("made")
     stacked.save("made", replace=True)
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("x")
-    with pytest.raises(SpecError, match="mine is there already and holds no stack"):
+    with pytest.raises(SpecError, match="mine already exists and contains no stack"):
         stacked.save("mine", replace=True)
     assert Path("mine/thesis.txt").read_text() == "x"
     Path("begun/.training").mkdir(parents=True)
     Path("begun/.training/training.pt").write_text("x")
-    with pytest.raises(SpecError, match=r"begun holds a training that has not ended.*training\.pt"):
+    with pytest.raises(SpecError, match=r"begun contains an unfinished training.*training\.pt"):
         stacked.save("begun", replace=True)
     assert Path("begun/.training/training.pt").read_text() == "x"
     for here in (".", "..", "mine/..", Path.cwd()):
-        with pytest.raises(SpecError, match="name a folder of its own"):
+        with pytest.raises(SpecError, match="choose a separate folder"):
             stacked.save(here, replace=True)
 
 
@@ -454,23 +454,26 @@ def test_the_command_shows_what_it_made_and_writes_it(call: Call, home: Path) ->
     assert data["n"] == 300 and set(data["left_out"]) == {"one", "two"} and data["folder"] is None
     assert call("run", "one.jsonl", "--judge", "stack:made").code == 0
     again = call(*words, "--to", "made")
-    assert again.code == 2 and "made is there already; to replace it: --force" in again.err
+    assert again.code == 2 and "made already exists; to replace it: --force" in again.err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ((), "Missing option '--of'"),
-        (("--of", "signal:content_words"), "name labelled data: --data FILE"),
+        (("--of", "signal:content_words"), "give labelled data, --data FILE"),
         (("--of", "signal:nmbers", "--data", "one.jsonl"), "unknown text signal 'nmbers'"),
-        (("--of", "relevance", "--data", "one.jsonl"), "a stack takes a judge that says"),
-        (("--of", "stack", "--data", "one.jsonl"), "has no folder to go by"),
-        (("--of", "signal:chrf", "--of", "signal:chrf", "--data", "one.jsonl"), "is named twice"),
+        (("--of", "relevance", "--data", "one.jsonl"), "a stack needs a judge with the labels"),
+        (("--of", "stack", "--data", "one.jsonl"), "needs a trained stack"),
+        (("--of", "signal:chrf", "--of", "signal:chrf", "--data", "one.jsonl"), "is given twice"),
         (
             ("--of", "signal:chrf", "--data", "one.jsonl", "--instead", "a=b"),
             "unknown judge 'a' of this stack",
         ),
-        (("--of", "signal:chrf", "--data", "nolabels.jsonl"), "no sample can be learnt from: 3 no label"),
+        (
+            ("--of", "signal:chrf", "--data", "nolabels.jsonl"),
+            "no sample can be used for training: 3 no label",
+        ),
         (("--of", "signal:chrf", "--data", "nowhere.jsonl"), "nowhere.jsonl"),
     ],
 )

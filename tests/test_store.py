@@ -346,9 +346,9 @@ def test_nothing_is_judged_or_added_twice(store: Store) -> None:
     store.add_outcome(run, Failure("s1", "j", "timeout", "slow"))
     with pytest.raises(StoreError, match=r"has an outcome of judge 'j' for sample 's1' already"):
         store.add_outcome(run, Verdict("s1", "j", "faithful", 0.1))
-    with pytest.raises(InputError, match="sample id 's1' is there twice"):
+    with pytest.raises(InputError, match="sample id 's1' is given twice"):
         store.add_samples(run, [Sample("new", "text"), Sample("s1", "other text")])
-    with pytest.raises(InputError, match="sample id 'new' is there twice"):
+    with pytest.raises(InputError, match="sample id 'new' is given twice"):
         store.add_samples(run, [Sample("new", "text"), Sample("new", "text")])
     assert list(store.outcomes(run)) == [Failure("s1", "j", "timeout", "slow")]
     assert list(store.samples(run)) == numbered(2)
@@ -400,9 +400,9 @@ def test_a_run_is_found_by_what_is_said_of_it(store: Store) -> None:
     assert store.find_run("release").id == second
     assert store.find_run(second[:-1]).id == second
     assert store.find_run("last").id == third
-    with pytest.raises(SpecError, match=f"'nightly' is not one run but 2: '{third}', '{first}'"):
+    with pytest.raises(SpecError, match=f"'nightly' matches 2 runs: '{third}', '{first}'"):
         store.find_run("nightly")
-    with pytest.raises(SpecError, match="'20261121' is not one run but 3"):
+    with pytest.raises(SpecError, match="'20261121' matches 3 runs"):
         store.find_run("20261121")
     with pytest.raises(SpecError, match="unknown run 'nightlly'; near: 'nightly'"):
         store.find_run("nightlly")
@@ -426,7 +426,7 @@ def test_runs_are_listed_newest_first_and_chosen(store: Store) -> None:
     assert store.tag(ids[0], add=["even", "red"], remove=["never"]).tags == ("even", "red")
     assert store.tag(ids[0], remove=["even"]).tags == ("red",)
     assert [record.id for record in store.runs(tag="even")] == [ids[4], ids[2]]
-    with pytest.raises(SpecError, match="tags hold a visible character"):
+    with pytest.raises(SpecError, match="a tag must have a visible character"):
         store.tag(ids[0], add=[" "])
 
 
@@ -573,7 +573,7 @@ def test_a_full_disk_is_said_and_what_was_stored_stays(path: Path) -> None:
         said, after = printed.splitlines()
         stored = int(said.split()[0])
         assert 0 < stored < 200
-        assert "free some space and run again, what was committed is kept" in said
+        assert "free some space and run again, committed data is safe" in said
         assert int(after) == stored + 1 == len(list(store.outcomes(run)))
 
 
@@ -585,7 +585,7 @@ def test_a_locked_store_is_said_and_works_again_afterwards(path: Path) -> None:
         run = start(store, numbered(2))
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(StoreError, match="another program keeps it locked; wait for that program"):
+            with pytest.raises(StoreError, match="another program has locked it; wait for that program"):
                 store.add_outcome(run, Verdict("s0", "j", "faithful", 0.5))
             assert len(list(store.samples(run))) == 2
         store.add_outcome(run, Verdict("s0", "j", "faithful", 0.5))
@@ -595,11 +595,11 @@ def test_a_locked_store_is_said_and_works_again_afterwards(path: Path) -> None:
 def test_a_place_that_cannot_hold_a_store_is_named_with_what_to_do(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("not a database, and long enough to be taken for one " * 20)
-    with pytest.raises(StoreError, match=r"notes\.txt: it is not a Magistrate store nor any SQLite"):
+    with pytest.raises(StoreError, match=r"notes\.txt: it is not a Magistrate store and not an SQLite"):
         Store.open(text)
-    with pytest.raises(StoreError, match="it is a folder; name a file in it"):
+    with pytest.raises(StoreError, match="it is a folder; give a file in it"):
         Store.open(tmp_path)
-    with pytest.raises(StoreError, match="its folder cannot be made"):
+    with pytest.raises(StoreError, match="its folder cannot be created"):
         Store.open(text / "below" / "runs.db")
     foreign = tmp_path / "foreign.db"
     with closing(sqlite3.connect(foreign)) as connection:
@@ -622,9 +622,9 @@ def test_a_read_only_place_is_said() -> None:
             run = reading.find_run("last")
             with pytest.raises(StoreError, match="its file or folder is read-only"):
                 reading.rename(run.id, "other")
-        with unprivileged(), pytest.raises(StoreError, match="check that its folder exists and that you may"):
+        with unprivileged(), pytest.raises(StoreError, match="check that its folder exists and is writable"):
             Store.open(Path(folder) / "new.db")
-        with unprivileged(), pytest.raises(StoreError, match="its folder cannot be made"):
+        with unprivileged(), pytest.raises(StoreError, match="its folder cannot be created"):
             Store.open(Path(folder) / "new" / "runs.db")
         Path(folder).chmod(0o755)
 

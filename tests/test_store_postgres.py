@@ -79,7 +79,7 @@ def test_a_place_is_shown_without_what_might_be_secret(tmp_path: Path) -> None:
 )
 def test_a_url_that_cannot_be_used_is_refused_without_its_password(given: str) -> None:
     with pytest.raises(
-        SpecError, match=r"postgresql://USER@HOST/DATABASE|write one in a password as %40"
+        SpecError, match=r"postgresql://USER@HOST/DATABASE|in a password, write @ as %40"
     ) as error:
         Store.open(given)
     assert not error.value.__cause__
@@ -96,7 +96,7 @@ def test_without_the_driver_the_extra_is_named() -> None:
         "except MissingExtra as error: print(error)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said == "this needs the package 'psycopg'; install it with: pip install 'magistrate[postgres]'\n"
+    assert said == "package 'psycopg' is required; install it with: pip install 'magistrate[postgres]'\n"
 
 
 # --- servers that cannot be used ----------------------------------------------------------------
@@ -115,24 +115,24 @@ def refused(words: str) -> Iterator[None]:
 
 def test_a_server_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
     with refused(
-        r"store postgresql://me@127\.0\.0\.1:1/db: the server cannot be reached; check that it runs"
+        r"store postgresql://me@127\.0\.0\.1:1/db: the server cannot be reached; check that it is running"
     ):
         Store.open("postgresql://me:secret@127.0.0.1:1/db")
     with refused("the server cannot be reached"):
         Store.open("postgresql://me:secret@nowhere.invalid/db")
     with refused("the server cannot be reached"):
         Store.open(f"postgresql://me:secret@/db?host={tmp_path}")
-    with refused("the URL cannot be used; check what follows the question mark"):
+    with refused("the URL cannot be used; check the part after the question mark"):
         Store.open("postgresql://me:secret@127.0.0.1:1/db?wrong=1")
-    with refused("the URL cannot be used; check what follows the question mark"):
+    with refused("the URL cannot be used; check the part after the question mark"):
         Store.open("postgresql://me:secret@127.0.0.1:1/db?sslmode=wrong")
 
 
 @pytest.mark.full
 def test_who_may_not_in_is_told_why(postgres: Server, url: str) -> None:
-    with refused("the server has no such database; make it with: createdb"):
+    with refused("the server has no such database; create it with: createdb"):
         Store.open(postgres.url("nowhere"))
-    with refused("the server refused the user or the password"):
+    with refused("the server rejected the user or the password"):
         Store.open(postgres.url("postgres", "nobody", "secret"))
     postgres.execute("CREATE ROLE guest LOGIN PASSWORD 'secret'")
     rules = Path(postgres.folder) / "pg_hba.conf"
@@ -142,9 +142,9 @@ def test_who_may_not_in_is_told_why(postgres: Server, url: str) -> None:
     try:
         name = url.partition("?")[0].rpartition("/")[2]
         wait_for_words("password", postgres.url(name, "guest", "wrong"))
-        with refused("the server refused the user or the password; check the URL, or PGUSER"):
+        with refused("the server rejected the user or the password; check the URL, or PGUSER"):
             Store.open(postgres.url(name, "guest", "secret-not"))
-        with refused("the server refused the user or the password"):
+        with refused("the server rejected the user or the password"):
             Store.open(postgres.url(name, "guest"))
         with refused(r"this user may not do that there; .* GRANT USAGE, CREATE ON SCHEMA public"):
             Store.open(postgres.url(name, "guest", "secret"))
@@ -196,7 +196,7 @@ def test_a_database_of_another_program_is_refused_and_a_schema_of_its_own_helps(
 @pytest.mark.full
 def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Server) -> None:
     latin = postgres.new_database("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    with refused("its encoding is LATIN1; make a database with: createdb --encoding=UTF8"):
+    with refused("its encoding is LATIN1; create a database with: createdb --encoding=UTF8"):
         Store.open(latin)
     assert postgres.execute("SELECT * FROM pg_tables WHERE schemaname = 'public'", latin) == []
 
@@ -229,7 +229,7 @@ def test_a_server_that_stops_is_said_and_the_run_goes_on_when_it_is_back() -> No
         idle = Store.open(store.place)
         server.stop()
         idle.close()
-        with refused("the connection to the server was lost; when the server is back run again"):
+        with refused("the connection to the server was lost; run again when the server is back"):
             store.add_outcome(run, verdict("s1"))
         with refused("the connection to the server was lost"):
             list(stream)
@@ -269,7 +269,7 @@ def test_a_lock_of_another_program_is_waited_for_and_said(postgres: Server, url:
         run = start(store, numbered(2))
         with psycopg.connect(url) as other:
             other.execute("LOCK TABLE outcomes")
-            with refused("another program keeps it locked; wait for that program or end it"):
+            with refused("another program has locked it; wait for that program or stop it"):
                 store.add_outcome(run, verdict("s0"))
         store.add_outcome(run, verdict("s0"))
         assert store.judged(run) == {("s0", "j")}
@@ -281,7 +281,7 @@ def test_a_lock_of_another_program_is_waited_for_and_said(postgres: Server, url:
     [
         (
             "53100",
-            "the server's disk is full; free some space there and run again, what was committed is kept",
+            "the server's disk is full; free some space there and run again, committed data is safe",
         ),
         ("53200", "the server ran out of memory"),
         ("57014", "the server's statement_timeout was too short"),
@@ -316,7 +316,7 @@ def test_an_id_too_long_for_an_index_is_said(url: str) -> None:
     letters = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=9000))
     with Store.open(url) as store:
         run = start(store, numbered(1))
-        with refused("an id, a name, a judge or a tag is longer than an index takes"):
+        with refused("an id, a name, a judge or a tag is longer than the limit of an index"):
             store.add_samples(run, [Sample(letters, "text")])
         store.add_samples(run, [Sample("short", letters)])
         assert store.sample(run, "short").output == letters

@@ -244,7 +244,7 @@ def test_one_process_at_a_time_judges_a_run(store: Store, place: str) -> None:
             with pytest.raises(StoreError, match=rf"run {run} is being judged by another process") as caught:
                 store.hold(run)
             assert f"(pid {holder.pid} on " in str(caught.value)
-            assert str(caught.value).endswith("wait for it or end it")
+            assert str(caught.value).endswith("wait for it or stop it")
         with store.hold(other):
             assert store.held(other)
         holder.communicate("end\n")
@@ -358,5 +358,5 @@ def test_a_lock_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     with Store.open(tmp_path / "runs.db") as store:
         run = start(store)
         (tmp_path / f"runs.db-{run}.lock").mkdir()
-        with pytest.raises(StoreError, match=r"the lock file .* cannot be made"):
+        with pytest.raises(StoreError, match=r"the lock file .* cannot be created"):
             store.hold(run)

@@ -238,10 +238,10 @@ def test_what_is_not_there_is_said_with_what_is(store: Store) -> None:
         ("refund", "unknown data set 'refund'; near: 'refunds'; see 'magistrate datasets'"),
         ("refunds@2", "data set 'refunds' has no version 2; it has 1"),
         ("refunds@0", "has no version 0"),
-        ("refunds@x", "a version is a number from 1 on"),
-        ("refunds@", "a version is a number from 1 on"),
-        ("refunds@²", "a version is a number from 1 on"),
-        ("refunds@" + "9" * 40, "a version is a number from 1 on"),
+        ("refunds@x", "a version must be a number of at least 1"),
+        ("refunds@", "a version must be a number of at least 1"),
+        ("refunds@²", "a version must be a number of at least 1"),
+        ("refunds@" + "9" * 40, "a version must be a number of at least 1"),
     ]:
         for ask in (store.find_dataset, store.delete_dataset, store.dataset_runs):
             with pytest.raises(SpecError, match=message):
@@ -281,7 +281,7 @@ def test_nothing_bad_leaves_a_trace(store: Store) -> None:
 
     for given_samples, error, message in [
         ([], InputError, "there are no samples to store as 'refunds'"),
-        ([*numbered(600), Sample("s3", "again")], InputError, "sample id 's3' is there twice"),
+        ([*numbered(600), Sample("s3", "again")], InputError, "sample id 's3' is given twice"),
         (
             [Sample("bad", "x", metadata={"when": NOON})],
             InputError,

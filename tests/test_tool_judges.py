@@ -146,9 +146,9 @@ def test_what_is_missing_or_cannot_be_read_is_never_valid() -> None:
     call = called({"city": "Rome"})
     for sample, told in (
         (row(), "no tool calls"),
-        (row(call, tools=None), "which tools there were"),
-        (row(call, tools=["what a tool answered"]), "which tools there were"),
-        (row(call, tools="[1"), "which tools there were"),
+        (row(call, tools=None), "does not declare its tools"),
+        (row(call, tools=["what a tool answered"]), "does not declare its tools"),
+        (row(call, tools="[1"), "does not declare its tools"),
         (row(call, tools=[{"description": "x"}]), "tool 1"),
         (Sample("s", "x", metadata={"messages": ["x"], "tools": OPENAI}), "message 1"),
         (
@@ -378,12 +378,12 @@ CODE = "def price(x):\n    y = x + 1\n    return y\n\nprint(price(3))"
 def test_code_and_bare_json_are_left_to_others() -> None:
     ok = {"role": "tool", "content": "It has a garden."}
     cases = [
-        (row(ok, output='{"price": 120}'), "bare JSON"),
-        (row(ok, output="```json\n[1, 2]\n```"), "bare JSON"),
+        (row(ok, output='{"price": 120}'), "only JSON"),
+        (row(ok, output="```json\n[1, 2]\n```"), "only JSON"),
         (row(ok, output=CODE), "program code"),
         (row(ok, output=f"```python\n{CODE}\n```"), "program code"),
         (row({"role": "tool", "content": CODE}), "source 1 of 1 is program code"),
-        (row(ok, {"role": "tool", "content": RESULT[:-5]}), "source 2 of 2 begins like JSON"),
+        (row(ok, {"role": "tool", "content": RESULT[:-5]}), "source 2 of 2 starts like JSON"),
         (row(), "no_context"),
     ]
     for sample, told in cases:

@@ -101,10 +101,10 @@ def test_a_run_and_its_dry_run_are_refused_alike_and_leave_no_run(home: Path, ca
     (judge,) = done.data["judges"].values()
     assert done.code == 0 and (judge["n_ok"], judge["n_unread"], judge["n_labelled"]) == (30, 0, 27)
     for words, told in (
-        ("ok=good", "it can mean faithful, hallucinated or unlabelled"),
-        ("ok", "labels are VALUE=MEANING"),
-        ("=faithful", "labels are VALUE=MEANING"),
-        ("ok=faithful,OK=hallucinated", "says two things of 'OK'"),
+        ("ok=good", "it must be faithful, hallucinated or unlabelled"),
+        ("ok", "write labels as VALUE=MEANING"),
+        ("=faithful", "write labels as VALUE=MEANING"),
+        ("ok=faithful,OK=hallucinated", "gives two meanings for 'OK'"),
     ):
         done = call("run", file, *SHUT, "--labels", words)
         assert done.code == 2 and told in done.err, done.err
@@ -187,7 +187,7 @@ def test_people_s_labels_and_training_data_are_refused_alike(home: Path, call: C
     assert "--labels bad=MEANING,ok=MEANING" in done.err
     done = call("agree", run, "--with", people, "--labels", "ok=faithful,bad=hallucinated", "--json")
     assert done.code == 0 and done.data["overall"]["n"] == 30
-    with pytest.raises(SpecError, match="--labels goes with a file of labels"):
+    with pytest.raises(SpecError, match="--labels needs a file of labels"):
         agree(run, labels={"ok": "faithful"})
     done = call("train", "stack", "--data", written("bad.csv", rows(["ok", "bad"])), "--of", "novelty")
     assert done.code == 2 and "--labels ok=MEANING,bad=MEANING" in done.err
@@ -234,7 +234,7 @@ def test_blank_cells_are_named_by_row_and_column(home: Path, call: Call) -> None
         words = " ".join(done.out.split())
         assert f"Column 'docs' (context) is blank in {file}:{first}, {file}:{second}." in words
         if kind == "csv":
-            assert f"{file}:{third}: column 'answer', which gives the output, is blank" in done.err
+            assert f"{file}:{third}: column 'answer' with the output is blank" in done.err
 
 
 def outcomes() -> list[Any]:

@@ -92,10 +92,10 @@ judges: [novelty]
         "no_context": answer(3, documents=(), **good),
         "loop": answer(4, service="magistrate", **good),
         "environment: it is not 'production'": answer(5, **good | {"deployment.environment": "test"}),
-        "team: it is none of those named": answer(6, **good | {"team": "<script>"}),
+        "team: it is not one of the given values": answer(6, **good | {"team": "<script>"}),
         "tokens: it is not a number at least 20": answer(7, **good | {"tokens": "many"}),
-        "draft: it is there": answer(8, **good, draft=True),
-        "tokens: it is not there": answer(9, **{k: v for k, v in good.items() if k != "tokens"}),
+        "draft: it exists": answer(8, **good, draft=True),
+        "tokens: it does not exist": answer(9, **{k: v for k, v in good.items() if k != "tokens"}),
     }
     for spans in cases.values():
         store.traces.put(spans, clock())
@@ -297,7 +297,7 @@ def test_what_kills_its_workers_is_taken_alone_and_fails_in_the_end(store: Store
         clock.pass_(seconds=121)
     assert states(store) == {"judged": 4, "failed": 1}
     (failed,) = (each for each in store.traces.decisions("all") if each.state == "failed")
-    assert failed.reason == "3 workers ended while they judged it"
+    assert failed.reason == "3 workers ended while judging it"
 
 
 class Unheard(Traces):
@@ -436,7 +436,7 @@ def test_a_budget_puts_off_and_never_writes_off(store: Store, clock: Clock, budg
     assert states(store) == {"judged": 10, "budget_deferred": 15}
     waiting = [each for each in store.traces.decisions("all") if each.state == "budget_deferred"]
     assert {each.due_at for each in waiting} == {NOON + timedelta(hours=1)}
-    assert "of this hour are spent" in waiting[0].reason
+    assert "of this hour have been spent" in waiting[0].reason
     clock.now = NOON + timedelta(minutes=59)
     drain(worker)
     assert states(store)["judged"] == 10

@@ -255,7 +255,7 @@ def test_a_test_message_goes_to_each_sink(call: Call, home: Path, monkeypatch: p
     head = "rules:\n  - name: all\n    judges: [novelty]\n"
     test = ("watch", "test-alert", "--rules", file)
     file.write_text(head)
-    assert "names no sinks" in call(*test).err
+    assert "has no sinks" in call(*test).err
     with mail_server(box) as port:
         monkeypatch.setenv("TEST_HOOK", "http://127.0.0.1:9/secret-path-1")
         file.write_text(f"""{head}sinks:
@@ -280,18 +280,18 @@ def test_a_test_message_goes_to_each_sink(call: Call, home: Path, monkeypatch: p
 @pytest.mark.parametrize(
     "wrong, said",
     [
-        ("alerts:\n  - {name: a, when: flag_rate}", "rules.yaml, line 5, alerts.0.when: is a figure"),
-        ("alerts:\n  - {name: a, when: blame > 1}", "knows no figure 'blame'; known: flag_rate"),
-        ("alerts:\n  - {name: a, when: lower(coverage) < 1}", "lower() is for flag_rate"),
-        ("alerts:\n  - {name: a, when: coverage < 5m}", "a time is for queue_age"),
-        ("alerts:\n  - {name: a, when: coverage < 1, windows: [6h, 1h]}", "the short one first"),
+        ("alerts:\n  - {name: a, when: flag_rate}", "rules.yaml, line 5, alerts.0.when: must be a figure"),
+        ("alerts:\n  - {name: a, when: blame > 1}", "unknown figure 'blame'; known: flag_rate"),
+        ("alerts:\n  - {name: a, when: lower(coverage) < 1}", "lower() works only for flag_rate"),
+        ("alerts:\n  - {name: a, when: coverage < 5m}", "a time works only for queue_age"),
+        ("alerts:\n  - {name: a, when: coverage < 1, windows: [6h, 1h]}", "shortest first"),
         ("alerts:\n  - {name: a, when: coverage < 0.9, clear: 0.8}", "is itself beyond"),
         ("alerts:\n  - {name: a, when: coverage < 1, rule: b}", "no rule 'b'; known: all"),
         ("alerts:\n  - {name: a, when: coverage < 1, to: [b]}", "no sink 'b'; known: there are none"),
-        ("sinks:\n  a: {}", "is exactly one of webhook, mail, file"),
-        ("sinks:\n  a: {webhook: {url: 'http://h', url_env: H}}", "takes either url or url_env"),
+        ("sinks:\n  a: {}", "must be exactly one of webhook, mail, file"),
+        ("sinks:\n  a: {webhook: {url: 'http://h', url_env: H}}", "needs either url or url_env"),
         ("sinks:\n  a: {webhook: {url_env: 'https://hooks/secret-1'}}", "name of an environment variable"),
-        ("sinks:\n  a: {mail: {host: h, from: nobody, to: [a@b.c]}}", "is an address such as"),
+        ("sinks:\n  a: {mail: {host: h, from: nobody, to: [a@b.c]}}", "must be an address such as"),
     ],
 )
 def test_what_cannot_be_watched_is_told_with_its_line(tmp_path: Path, wrong: str, said: str) -> None:

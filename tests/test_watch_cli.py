@@ -104,10 +104,13 @@ def test_rules_are_read_and_their_schema_agrees(tmp_path: Path) -> None:
         ),
         ("name: a\njudges: [noveltee]", "line 2, rules.0.judges.0.judge: unknown judge 'noveltee'"),
         ("name: a\njudges: []", "line 2, rules.0.judges: must be a list of at least 1"),
-        ("name: a\njudges: [novelty, novelty]", "line 2, rules.0.judges.1.judge: 'novelty' is asked twice"),
-        ("name: a\njudges: [{judge: novelty, floor: .1}]", "the first judge is asked of everything"),
+        ("name: a\njudges: [novelty, novelty]", "line 2, rules.0.judges.1.judge: 'novelty' is given twice"),
+        ("name: a\njudges: [{judge: novelty, floor: .1}]", "the first judge judges everything"),
         ("name: a\njudges: [novelty]\nsample: 0", "line 3, rules.0.sample.rate: must be more than 0"),
-        ("name: a\njudges: [novelty]\nquiet: soon", "line 3, rules.0.quiet: a time is a number and one of"),
+        (
+            "name: a\njudges: [novelty]\nquiet: soon",
+            "line 3, rules.0.quiet: a time must be a number and one of",
+        ),
         ("name: a\njudges: [novelty]\nwhere: {team: {}}", "line 3, rules.0.where.team: says nothing"),
         (
             "name: a\njudges: [novelty]\nwhere: {n: {above: x}}",
@@ -182,9 +185,9 @@ def test_what_is_no_file_of_spans_is_told(call: Call, rules: Path, tmp_path: Pat
     empty = tmp_path / "rows.jsonl"
     empty.write_text('{"output": "x"}\n')
     done = call("watch", "run", "--rules", rules, "--from", empty, "--once")
-    assert done.code == 2 and "holds no spans" in done.err
+    assert done.code == 2 and "contains no spans" in done.err
     done = call("watch", "run", "--rules", rules, "--since", "yesterday")
-    assert done.code == 2 and "a time is a number" in done.err
+    assert done.code == 2 and "a time must be a number" in done.err
 
 
 def test_the_schema_is_printed(call: Call) -> None:

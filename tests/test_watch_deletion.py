@@ -143,7 +143,7 @@ def test_the_command_deletes_one_trace(call: Call, home: Path) -> None:
     file.write_text("rules:\n  - name: all\n    judges: [novelty]\n")
     assert call("watch", "run", "--rules", file, "--from", spans, "--once").code == 0
     done = call("watch", "delete", f"{1:032x}"[:31])
-    assert done.code == 2 and f"these begin so: '{0:032x}'" in done.err
+    assert done.code == 2 and f"ids that start like this: '{0:032x}'" in done.err
     done = call("watch", "delete", f"{1:032x}")
-    assert done.code == 0 and "deleted: 1 trace, 1 targets, 1 judged samples" in done.out
+    assert done.code == 0 and "deleted 1 trace, 1 targets, 1 judged samples" in done.out
     assert call("watch", "delete", f"{1:032x}").code == 2

@@ -241,10 +241,10 @@ def test_a_rules_file_says_where_verdicts_go(call: Call, home: Path, monkeypatch
     "wrong, told",
     [
         ("endpoint: localhost:4318", "rules.yaml, line 5, send.0.endpoint: "),
-        ("endpoint: 'http://u:p@host'", "holds no password"),
+        ("endpoint: 'http://u:p@host'", "must not contain a password"),
         ("endpoint: http://host\n    headers_env: {Authorization: 'Bearer abc'}", "line 6"),
         ("endpoint: http://host\n    as: [spans, letters]", "line 6"),
-        ("endpoint: http://host\n  - endpoint: http://host/", "sent to this endpoint already"),
+        ("endpoint: http://host\n  - endpoint: http://host/", "already sent to this endpoint"),
     ],
 )
 def test_where_verdicts_cannot_go_is_told_with_its_line(tmp_path: Path, wrong: str, told: str) -> None:

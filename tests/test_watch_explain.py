@@ -95,8 +95,8 @@ def test_what_was_taken_from_where_is_seen(tmp_path: Path) -> None:
         "context gen_ai.retrieval.documents of search (genai)",
         f"1. id d0, score 1.0: {DOCUMENTS[0]}",
         "output  gen_ai.output.messages of agent (genai)",
-        "search  retriever by genai  taken for context",
-        "chat  call by genai  not taken; keys: gen_ai.operation.name",
+        "search  retriever by genai  used for context",
+        "chat  call by genai  not used; keys: gen_ai.operation.name",
     ):
         assert line in shown, line
 
@@ -110,7 +110,7 @@ def test_what_is_missing_is_said_with_the_keys_that_were_seen(tmp_path: Path) ->
     nothing = [span(1, None, "GET /", 0, 1, attributes={"http.request.method": "GET"})]
     shown = explain(written(tmp_path / "other.json", nothing)).output
     assert "nothing to judge: no agent, chain or model call" in shown
-    assert "GET /  no known convention  not taken; keys: http.request.method" in shown
+    assert "GET /  no known convention  not used; keys: http.request.method" in shown
 
 
 def test_one_trace_can_be_chosen(tmp_path: Path) -> None:
@@ -123,14 +123,16 @@ def test_one_trace_can_be_chosen(tmp_path: Path) -> None:
         "traces"
     ]
     assert (trace["trace_id"], [each["kind"] for each in trace["targets"]]) == (OTHER, ["call"])
-    with pytest.raises(SpecError, match=f"no trace of .* begins with '12'; it holds 2, first {TRACE}"):
+    with pytest.raises(
+        SpecError, match=f"no trace in .* begins with '12'; it contains 2, the first is {TRACE}"
+    ):
         explain(file, "--trace", "12")
 
 
 def test_a_file_without_spans_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"output": "x", "context": "y"}\n', encoding="utf-8")
-    with pytest.raises(DatasetError, match=r"holds no spans: .*rows.jsonl:1: a span without a trace id"):
+    with pytest.raises(DatasetError, match=r"contains no spans: .*rows.jsonl:1: a span without a trace id"):
         explain(str(path))
 
 

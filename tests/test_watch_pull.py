@@ -282,7 +282,7 @@ def test_traces_of_mlflow_are_read_once_they_ended_and_none_is_lost(small: None,
         tracker.add(9, began=50, spans=0)
         found = pulled(store, source)
         assert found.changed == 2
-        assert found.unread == [f"trace tr-{9:032x} has no spans that the server hands out"]
+        assert found.unread == [f"the server returns no spans of trace tr-{9:032x}"]
         assert store.sources.cursor(source.name) == {"began_ms": (NOW + 60) * 1000}, "no later than now"
         (span,) = store.traces.trace(f"{8:032x}")
         assert (span.span_id, span.parent_id, span.attributes["mlflow.spanType"]) == ("07" * 8, None, "CHAIN")

@@ -232,7 +232,7 @@ def test_who_does_not_answer_is_asked_again_and_then_given_up() -> None:
     ("address", "key"), [("http://otel..example:4318", "k"), ("http://127.0.0.1:9", "one\nprivate-0123")]
 )
 def test_what_cannot_be_put_in_a_request_is_an_error_that_shows_no_key(address: str, key: str) -> None:
-    with pytest.raises(SendError, match="cannot be asked") as raised:
+    with pytest.raises(SendError, match="cannot be reached") as raised:
         a_sender(address, [], headers={"Authorization": key}).send("logs", as_logs([a_result()]))
     assert not raised.value.retryable and "private" not in str(raised.value)
 

@@ -80,7 +80,7 @@ def test_what_no_worker_has_decided_of_is_counted(store: Store, clock: Clock) ->
     _async.run(other.drain())  # the worker of the other rule has ended
     found = {each.rule: dict(each.states) for each in status(store, clock(), DAY).rules}
     assert found == {"all": {UNDECIDED: 1}, "other": {"judged": 1}}
-    with pytest.raises(SpecError, match="no rule 'rest' has watched this store; known: all, other"):
+    with pytest.raises(SpecError, match="rule 'rest' has not been run on this store; known: all, other"):
         status(store, clock(), DAY, rule="rest")
 
 

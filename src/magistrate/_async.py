@@ -49,7 +49,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     if threading.current_thread() is _thread:
         work.close()
         raise RuntimeError(
-            "this is a synchronous call inside async work of Magistrate; await the async twin instead"
+            "this synchronous function cannot be called inside async code of Magistrate; await its async "
+            "version instead"
         )
     outcome: Future[T] = Future()
     tasks: list[asyncio.Task[T]] = []

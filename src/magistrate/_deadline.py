@@ -78,7 +78,7 @@ class Deadline:
         each: Deadline | None = self
         while each is not None:
             if each._stopped:
-                raise Stopped("nobody waits for this any more")
+                raise Stopped("the caller no longer waits for this")
             if each.left <= 0:
                 raise DeadlineExceeded(f"within {each.seconds:g} seconds")
             each = each._outer
@@ -100,7 +100,7 @@ in_child(_forget)
 def check_limit(name: str, value: float) -> None:
     """Raise `SpecError` for a limit that is not a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-        raise SpecError(f"{name} must be a finite number of more than 0, got {value!r}")
+        raise SpecError(f"{name} must be a finite number above 0, got {value!r}")
 
 
 def check() -> None:

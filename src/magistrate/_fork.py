@@ -25,9 +25,9 @@ def in_child(reset: Callable[[], None]) -> None:
 def made_before_fork(what: str) -> EngineGone:
     """Return the error for `what` that was made in the parent process before a fork."""
     return EngineGone(
-        f"this process was forked from one that had made {what}, whose threads and connections do not "
-        "survive a fork: start processes with 'spawn' (multiprocessing.get_context('spawn')), or make it "
-        "in each of them"
+        f"this process was forked after {what} was created, and its threads and connections do not survive a "
+        "fork: start processes with 'spawn' (multiprocessing.get_context('spawn')), or create it in each "
+        "process"
     )
 
 

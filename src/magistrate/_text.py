@@ -238,7 +238,7 @@ class Heat:
             ) from None
         numbers = (heat.low, heat.high, *(value for _, _, value in heat.pieces))
         if not all(map(isfinite, numbers)) or heat.low >= heat.high:
-            raise InputError("a heat map goes from a lower to a higher number, and its values are numbers")
+            raise InputError("a heat map needs numbers as values, and low below high")
         return heat
 
     def level(self, value: float) -> int:
@@ -293,7 +293,7 @@ class Heat:
             f"“{shorten(text[start:end], 40)}” {self.figure(value)}"
             for start, end, value in self.hottest(text, most)
         ]
-        return f"highest: {', '.join(found)}" if found else "nothing is above the lowest value"
+        return f"highest: {', '.join(found)}" if found else "no value is above the lowest"
 
 
 def heat(given: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ Key = tuple[str | int, ...]
 STANDARD = "tag:yaml.org,2002:"
 DIGITS = re.compile(r"[-+]?[0-9][0-9_]*")
 BRACES = re.compile(r"^\s*(- |[^#'\"]*:\s+)\{[{%]")
-QUOTE_BRACES = "a text that begins with { must be in quotes, or stand on lines of its own below 'key: |'"
+QUOTE_BRACES = "a text that starts with { must be in quotes, or on separate lines below 'key: |'"
 TOO_MUCH = "values are nested too deep or too many; check its aliases (*name)"
 
 
@@ -75,9 +75,9 @@ def read_document(path: Path) -> Document:
         if path.is_dir():
             raise SpecError(f"cannot read {path}: it is a folder")
         if path.exists() and not path.is_file():
-            raise SpecError(f"cannot read {path}: it is no regular file")
+            raise SpecError(f"cannot read {path}: it is not a regular file")
         if (size := path.stat().st_size) > LARGEST:
-            raise SpecError(f"{path} has {size:,} bytes, more than {LARGEST:,}: no person writes such a file")
+            raise SpecError(f"{path} has {size:,} bytes; at most {LARGEST:,} are allowed")
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         raise SpecError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
@@ -111,7 +111,7 @@ def parse_document(text: str, name: str) -> Document:
         found = None if root is None else reader.plain(root, (), 0)
         kind = {list: "a list", type(None): "empty"}.get(type(found), "a single value")
         raise SpecError(
-            f"{name}, line {reader.lines.get((), 1)}: must be lines of 'key: value', and is {kind}"
+            f"{name}, line {reader.lines.get((), 1)}: must be lines of 'key: value', but is {kind}"
         )
     values = reader.plain(root, (), 0)
     return Document(name, values, reader.lines, reader.texts)
@@ -151,7 +151,7 @@ class _Reader:
             return [self.plain(each, (*key, index), depth + 1) for index, each in enumerate(node.value)]
         if not isinstance(node.value, str) or kind not in SCALARS:
             tag = f"!!{kind}" if str(node.tag).startswith(STANDARD) else kind
-            raise self._error(node, key, f"a tag such as {tag} has no meaning here; take it away")
+            raise self._error(node, key, f"tags such as {tag} are not supported; remove it")
         if node.style == "|":
             self.texts[key] = node.start_mark.line + 2
         return _scalar(kind, node.value)
@@ -162,10 +162,10 @@ class _Reader:
             if not isinstance(name.value, str):
                 raise self._error(name, key, f"a key must be a word; {QUOTE_BRACES}")
             if str(name.tag) == f"{STANDARD}merge":
-                raise self._error(name, key, "<< is not understood here; write the keys out")
+                raise self._error(name, key, "<< is not supported; write the keys out")
             inner = (*key, name.value)
             if name.value in found:
-                raise self._error(name, inner, f"is there twice, first on line {self.lines[inner]}")
+                raise self._error(name, inner, f"is given twice, first on line {self.lines[inner]}")
             self.lines[inner] = name.start_mark.line + 1
             found[name.value] = self.plain(value, inner, depth + 1)
         return found
@@ -203,11 +203,11 @@ def _syntax(error: YAMLError, text: str, name: str) -> str:
     if mark is None:
         at = int(getattr(error, "position", 0))
         line = text.count("\n", 0, at) + 1
-        return f"{name}, line {line}: character {text[at : at + 1]!r} cannot stand in YAML"
+        return f"{name}, line {line}: character {text[at : at + 1]!r} is not allowed in YAML"
     number = min(mark.line + 1, len(rows))
     problem = str(getattr(error, "problem", None) or error)
     begun = getattr(error, "context_mark", None)
-    since = f"what begins on line {begun.line + 1}" if begun is not None else "what stands before it"
+    since = f"the part that starts on line {begun.line + 1}" if begun is not None else "the part before it"
     advice = next((words for part, words in ADVICE.items() if part in problem), "")
     if BRACES.match(rows[number - 1]):
         advice = QUOTE_BRACES
@@ -217,15 +217,15 @@ def _syntax(error: YAMLError, text: str, name: str) -> str:
 
 
 ADVICE = {
-    "'\\t' that cannot start": "lines are indented with spaces, not with tabs",
-    "that cannot start any token": "a text that begins with such a character must be in quotes",
-    "mapping values are not allowed": "a colon where there can be none: a text with ': ' in it must be in "
-    "quotes, and a key must be indented like its neighbours",
-    "undefined alias": "*name refers to nothing; a text that begins with * must be in quotes",
-    "another document": "a second document begins here, and a file has one",
-    "unexpected end of stream": "the end is reached within {since}: a quote is never closed",
-    "expected ',' or": "a [ or { is never closed, or a comma is missing, in {since}",
-    "expected <block end>": "this does not belong to {since}: look at quotes and at how far it is indented",
+    "'\\t' that cannot start": "indent lines with spaces, not with tabs",
+    "that cannot start any token": "a text that starts with this character must be in quotes",
+    "mapping values are not allowed": "unexpected colon: a text that contains ': ' must be in quotes, and a "
+    "key must be indented like its neighbours",
+    "undefined alias": "*name refers to nothing; a text that starts with * must be in quotes",
+    "another document": "a second document starts here; only one is allowed",
+    "unexpected end of stream": "the file ends inside {since}: a quote is not closed",
+    "expected ',' or": "a [ or { is not closed, or a comma is missing, in {since}",
+    "expected <block end>": "this does not belong to {since}: check quotes and indentation",
     "maximum depth": TOO_MUCH,
 }
 
@@ -249,7 +249,7 @@ def _explained(error: Any, model: type[BaseModel]) -> tuple[Key, str]:
 
 MUST = {
     "string_type": "text",
-    "string_too_short": "a text that is not empty",
+    "string_too_short": "a non-empty text",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",

@@ -83,7 +83,7 @@ class MissingPackage(MagistrateError):
 
     def __init__(self, package: str, wanted: str | None = None) -> None:
         wanted = wanted or package
-        super().__init__(f"this needs the package '{package}'; install it with: pip install '{wanted}'")
+        super().__init__(f"package '{package}' is required; install it with: pip install '{wanted}'")
 
 
 class MissingExtra(MissingPackage):

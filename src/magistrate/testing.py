@@ -139,7 +139,9 @@ def _sample(
 
     if isinstance(output, Sample):
         if context or input is not None or messages:
-            raise SpecError("a sample has its own context, input and messages; give either a sample or texts")
+            raise SpecError(
+                "a sample has its own context, input and messages; give either a sample or texts, not both"
+            )
         return output
     return sample_of(output=output, context=context, input=input, messages=messages)
 
@@ -150,8 +152,8 @@ def _check(judge: Judge, on_failure: str) -> None:
     info = judge.info
     if info.labels and FAITHFUL not in info.labels:
         raise SpecError(
-            f"judge {info.name!r} never says {FAITHFUL!r}, so that nothing could pass; "
-            f"it says: {', '.join(info.labels)}. Compare labels of judge(…) instead"
+            f"judge {info.name!r} has no label {FAITHFUL!r}, so nothing could pass; its labels: "
+            f"{', '.join(info.labels)}. Compare labels of judge(…) instead"
         )
 
 
@@ -183,7 +185,7 @@ def _headline(outcome: Outcome) -> str:
             return f"{outcome.judge} has no verdict: failed ({outcome.code}): {outcome.message}"
         case Abstention():
             return f"{outcome.judge} has no verdict: abstained ({outcome.reason}): {outcome.message}"
-    known = "not known" if outcome.probability is None else f"{outcome.probability:.3f}"
+    known = "unknown" if outcome.probability is None else f"{outcome.probability:.3f}"
     return f"{outcome.judge} says {outcome.label} (score {outcome.score:.3f}, probability {known})"
 
 
@@ -212,7 +214,7 @@ def _evidence(outcome: Outcome) -> list[str]:
 def _claim(number: int, claim: Claim) -> list[str]:
     sure = "" if claim.probability is None else f", probability {claim.probability:.3f}"
     where = "" if claim.context_index is None else f" {claim.context_index + 1}"
-    theirs = "nothing is quoted" if claim.context_text is None else f"“{claim.context_text}”"
+    theirs = "nothing quoted" if claim.context_text is None else f"“{claim.context_text}”"
     lines = [
         f"claim {number}: {claim.kind}{sure}",
         f"  output: “{claim.output_text}”",

@@ -309,8 +309,8 @@ def _no_verdict(outcome: Failure | Abstention, name: str) -> AttributeError:
     if name not in ONLY_OF_VERDICTS:
         return AttributeError(f"{type(outcome).__name__!r} object has no attribute {name!r}")
     return NoVerdict(
-        f"there is no {name}: {outcome.judge} on sample {outcome.sample_id!r} {outcome}; "
-        "ask isinstance(outcome, magistrate.Verdict) first",
+        f"there is no {name}: {outcome.judge} on sample {outcome.sample_id!r} {outcome}; check "
+        "isinstance(outcome, magistrate.Verdict) first",
         outcome,
     )
 

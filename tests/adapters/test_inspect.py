@@ -331,7 +331,7 @@ def test_a_sample_that_unpacks_to_too_much_is_a_problem(
         found, (problem,) = read(path)
         assert len(found) == 3
         assert problem.endswith(
-            f"{FIRST} unpacks to more than 2 MiB; leave out of the log what it need not hold, such as images"
+            f"{FIRST} unpacks to more than 2 MiB; remove what is not needed from the log, such as images"
         )
         lie(path, 100)
 
@@ -361,7 +361,7 @@ def test_an_encrypted_log_says_so(log: EvalLog, tmp_path: Path) -> None:
     assert len(found) == 3
     assert problem.endswith(f"{FIRST} is encrypted; pack the log again without a password")
     path.write_bytes(encrypted(whole))
-    with pytest.raises(DatasetError, match=r"log.eval is no log .*json is encrypted"):
+    with pytest.raises(DatasetError, match=r"log.eval is not a log .*json is encrypted"):
         read(path)
 
 
@@ -376,13 +376,13 @@ def test_a_zip_of_something_else_is_no_log(log: EvalLog, tmp_path: Path) -> None
     path = tmp_path / "log.eval"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "nothing")
-    with pytest.raises(DatasetError, match=r"log.eval is no log that inspect-ai can read"):
+    with pytest.raises(DatasetError, match=r"log.eval is not a log that inspect-ai can read"):
         read(path)
     repacked(packed(log, tmp_path))
     content = path.read_bytes()
     at = content.index(b"PK\1\2")
     path.write_bytes(content[: at + 20] + (1 << 30).to_bytes(4, "little") + content[at + 24 :])
-    with pytest.raises(DatasetError, match=r"on top of each other"):
+    with pytest.raises(DatasetError, match=r"members overlap"):
         read(path)
 
 
@@ -398,7 +398,7 @@ def test_a_damaged_log_is_an_error(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(damage(log_file.read_bytes()))
-    with pytest.raises(DatasetError, match=f"{name} is no log that inspect-ai can read"):
+    with pytest.raises(DatasetError, match=f"{name} is not a log that inspect-ai can read"):
         list(magistrate.load(path))
 
 

@@ -92,12 +92,12 @@ def test_the_address_of_a_server_goes_with_the_name_of_its_model(served: Standin
 
 
 BELOW = [  # a model, an address that does not go with it, what is said
-    (None, "http://127.0.0.1:1/v1", "name its model too"),
-    (ScriptedEngine([]), "http://127.0.0.1:1/v1", "ScriptedEngine is an engine, which knows whom it asks"),
-    ("openai:model-a", "127.0.0.1:8080", r"no address of a server; write http://HOST:PORT/v1"),
-    ("openai:model-a", "", "no address of a server"),
-    ("openai:model-a", f"http://me:{SECRET}@127.0.0.1:1/v1", "must not hold a user or a password"),
-    ("openai:model-a", f"http://127.0.0.1:1/v1?key={SECRET}", "a key belongs into an environment variable"),
+    (None, "http://127.0.0.1:1/v1", "needs a model on that server"),
+    (ScriptedEngine([]), "http://127.0.0.1:1/v1", "ScriptedEngine is an engine with its own address"),
+    ("openai:model-a", "127.0.0.1:8080", r"not the address of a server; use http://HOST:PORT/v1"),
+    ("openai:model-a", "", "not the address of a server"),
+    ("openai:model-a", f"http://me:{SECRET}@127.0.0.1:1/v1", "must not contain a user or a password"),
+    ("openai:model-a", f"http://127.0.0.1:1/v1?key={SECRET}", "put a key into an environment variable"),
 ]
 
 
@@ -112,11 +112,11 @@ def test_an_address_that_cannot_be_asked_is_refused_at_once_and_not_repeated(
 
 def test_a_model_in_this_process_has_no_address() -> None:
     adapted = Adapted("faithfulness", "smollm2-135m-instruct", "http://127.0.0.1:1/v1")
-    with pytest.raises(SpecError, match="address of a server; name its model too"):
+    with pytest.raises(SpecError, match="address of a server; add its model"):
         adapted.outcome(adapted.sample({"output": FALSE, "context": CONTEXT}))
 
 
 def test_a_model_that_a_judge_of_code_does_not_ask_is_warned_of_once() -> None:
-    with pytest.warns(UserWarning, match="no model is asked"):
+    with pytest.warns(UserWarning, match="needs no model"):
         adapted = Adapted("novelty", "smollm2-135m-instruct")
     verdict_of(adapted.outcome(adapted.sample({"output": FALSE, "context": CONTEXT})))

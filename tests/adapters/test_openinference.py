@@ -193,7 +193,7 @@ def test_what_cannot_be_read_is_named_and_nothing_else_is_lost() -> None:
     assert [str(problem) for problem in data.problems] == [
         "span 4: a span without a trace id",
         "span 6: must be an object, got str",
-        "span 5: trace t2 is that of an evaluator, not of an application",
+        "span 5: trace t2 is from an evaluator, not from an application",
         "span 7: no agent, chain or model call in trace t3; its spans are: retriever",
     ]
 
@@ -261,5 +261,5 @@ def test_rows_that_only_mention_a_trace_stay_rows(tmp_path: Path) -> None:
 def test_another_json_object_is_no_data_set(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     path.write_text(json.dumps({"version": 2, "rows": []}, indent=1))
-    with pytest.raises(DatasetError, match="holds one JSON object"):
+    with pytest.raises(DatasetError, match="contains one JSON object"):
         list(magistrate.load(path))

@@ -36,7 +36,7 @@ for name, module in zip(sys.argv[1::2], sys.argv[2::2]):
     named = [word for name, (module, _) in PACKAGES.items() for word in (name, module)]
     done = subprocess.run([sys.executable, "-c", code, *named], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        f"this needs the package '{package}'; install it with: pip install '{package}'"
+        f"package '{package}' is required; install it with: pip install '{package}'"
         for _, package in PACKAGES.values()
     ]
 

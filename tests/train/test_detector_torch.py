@@ -339,7 +339,7 @@ def test_improve_keeps_a_detector_that_was_shown_to_be_better_and_says_where_tim
     clock = iter([0.0, 0.0, 0.0, 1e9])  # the beginning, two folds, and all labels
     monkeypatch.setattr("magistrate.api.improve.monotonic", lambda: next(clock))
     found = magistrate.improve(run, to=tmp_path / "late", **asked)
-    assert found.attempts[0].reason == "its trainings took longer than --minutes allows"
+    assert found.attempts[0].reason == "its training took longer than --minutes allows"
     assert found.kept == {} and found.best is None
 
 
@@ -364,7 +364,7 @@ def test_of_a_large_encoder_a_small_update_is_learnt_and_the_graph_computes_what
     with torch.no_grad():
         wanted = output_scores(network(batch.ids, batch.types, batch.mask), batch)
     assert model.logits(some) == pytest.approx(wanted.tolist(), abs=1e-3)
-    with pytest.raises(ModelError, match="not known here"):
+    with pytest.raises(ModelError, match="unknown encoder"):
         base(str(tmp_path / "own"), tmp_path / "b")
 
 
@@ -393,7 +393,7 @@ def test_the_command_trains_in_sittings_and_on_a_recipe(
     line = ["train", "detector", "--data", str(data), "--to", str(tmp_path / "made"), "--base", str(start)]
     line += ["--rate", "0.005", "--batch", "600", "--epochs", "25"]
     first = call(*line, "--minutes", "0.0001")
-    assert first.code == 0 and "the same command goes on from there" in first.out, first.err
+    assert first.code == 0 and "the same command continues from there" in first.out, first.err
     done = call(*line, "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["held_out"]["contexts"] == 60
@@ -415,7 +415,7 @@ def test_the_command_trains_in_sittings_and_on_a_recipe(
     made += ["--data", str(folder), "--tokens", "0.1", "--rate", "0.005", "--batch", "600"]
     made += ["--calibrate-on", str(data)]
     begun = call(*made, "--minutes", "0.0001")
-    assert begun.code == 0 and "the same command goes on" in begun.out, begun.err
+    assert begun.code == 0 and "the same command continues" in begun.out, begun.err
     done = call(*made)
     assert done.code == 0, done.err
     assert (tmp_path / "mixed" / MANIFEST).is_file()

@@ -261,19 +261,19 @@ def test_a_killed_training_goes_on(
 def test_what_is_done_is_not_overwritten_unasked(
     trained: Path, base: Path, judge: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(SpecError, match="is there already; to replace it: --force"):
+    with pytest.raises(SpecError, match="already exists; to replace it: --force"):
         train(trained, base, judge)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     for recipe in (None, '{"kind": "soup"}'):
         if recipe is not None:
             (tmp_path / "full" / "recipe.json").write_text(recipe)
-        with pytest.raises(SpecError, match="holds no judge; name another folder"):
+        with pytest.raises(SpecError, match="contains no judge; choose another folder"):
             train(tmp_path / "full", base, judge, force=True)
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
     (tmp_path / "begun" / ".training").mkdir(parents=True)
     (tmp_path / "begun" / ".training" / "training.pt").write_text("of a detector")
-    with pytest.raises(SpecError, match="a training that has not ended, and of no judge"):
+    with pytest.raises(SpecError, match="an unfinished training of something other than a judge"):
         train(tmp_path / "begun", base, judge, force=True)
 
 
@@ -317,7 +317,7 @@ def test_data_that_teach_nothing_are_an_error(base: Path, judge: Path, tmp_path:
         train(tmp_path / "b", base, judge, data=[load(unlabelled)])
     with pytest.raises(InputError, match=r"longer than 20 tokens: 48"):
         train(tmp_path / "c", base, judge, settings={"most": 20})
-    with pytest.raises(InputError, match="nothing was learnt, and nothing is written"):
+    with pytest.raises(InputError, match="so no model was written"):
         train(tmp_path / "d", base, judge, settings={"rate": 1e-9, "epochs": 1.0})
     assert not (tmp_path / "d" / "recipe.json").exists()
 
@@ -390,7 +390,7 @@ def test_time_that_is_up_is_told(home: Path, call: Call, base: Path, judge: Path
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
     words = ("train", "judge", "--data", "rows.jsonl", "--to", "mine", "--base", base, "--judge", judge)
     done = call(*words, "--minutes", "0.000001")
-    assert (done.code, done.out) == (0, "update 1 of 9; the same command goes on from there\n")
+    assert (done.code, done.out) == (0, "update 1 of 9; the same command continues from there\n")
     assert "held out" in done.err
 
 

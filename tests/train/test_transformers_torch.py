@@ -385,7 +385,7 @@ def test_a_model_that_answers_otherwise_in_blocks_is_refused_whatever_it_calls_i
     """Here each token's embedding leaks into the next one's, as a convolution would have it."""
     model = tiny("llama", **FITTING["llama"])
     model.model.embed_tokens.register_forward_hook(lambda _, given, out: out + out.roll(1, dims=1))
-    with pytest.raises(ModelError, match="answers otherwise"):
+    with pytest.raises(ModelError, match="differ from those without a cache"):
         TorchBackend(model, 1 << 20)
 
 
@@ -400,7 +400,7 @@ def test_numbers_of_sixteen_bits_are_read_in_blocks_too(dtype: Any) -> None:
 
 
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "code": ({"auto_map": {"AutoModel": "own.Model"}}, "code of its own"),
+    "code": ({"auto_map": {"AutoModel": "own.Model"}}, "its own code"),
     "translator": ({"is_encoder_decoder": True}, "encoder"),
     "pictures": ({"vision_config": {}, "text_config": {}}, "several models"),
     "state": ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),

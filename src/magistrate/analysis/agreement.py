@@ -217,9 +217,11 @@ def order_of(
     labels = set(found)
     if order is not None:
         if len(set(order)) != len(order) or len(order) < 2:
-            raise SpecError(f"--order takes two or more different labels, got {', '.join(order) or 'none'}")
+            raise SpecError(f"--order needs two or more different labels, got {', '.join(order) or 'none'}")
         if lost := sorted(labels - set(order)):
-            raise SpecError(f"--order lacks the label {lost[0]!r}; it is among: {', '.join(sorted(labels))}")
+            raise SpecError(
+                f"--order must include the label {lost[0]!r}; labels in the data: {', '.join(sorted(labels))}"
+            )
         return tuple(order), tuple(float(at) for at in range(len(order)))
     if labels <= set(KNOWN):
         return (HALLUCINATED, KNOWN[0]), None
@@ -275,10 +277,10 @@ def slices_of(
         if (at := value(pair.sample)) is not None:
             found.setdefault(at, []).append(pair)
     if pairs and not found:
-        raise InputError(f"no sample has {by}; --by takes label or metadata.NAME")
+        raise InputError(f"no sample has {by}; --by must be label or metadata.NAME")
     if len(found) > MOST_SLICES:
         raise InputError(
-            f"{by} has {len(found)} different values; --by takes a field of at most {MOST_SLICES}"
+            f"{by} has {len(found)} different values; --by needs a field with at most {MOST_SLICES}"
         )
     ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
     return {name: agreement(each, labels, places) for name, each in ranked}
@@ -356,13 +358,13 @@ def remarks_of(overall: Agreement, labels: Sequence[str]) -> tuple[str, ...]:
         common = max(range(len(labels)), key=lambda at: overall.table[at][at])
         share = overall.table[common][common] / overall.n
         found.append(
-            f"Agreement is high ({observed:.0%}) and kappa low ({decimal(kappa)}): both call {share:.0%} "
-            f"of the samples {labels[common]!r}, so chance alone would agree often, and kappa counts what is "
-            f"beyond it. AC1 ({decimal(ac1)}) expects less of chance. What matters stands in the table: how "
-            "the rarer label is found."
+            f"Agreement is high ({observed:.0%}) and kappa low ({decimal(kappa)}): both label {share:.0%} of "
+            f"the samples {labels[common]!r}, so agreement by chance is already high, and kappa counts only "
+            f"agreement beyond it. AC1 ({decimal(ac1)}) assumes less agreement by chance. Look at the table "
+            "for what matters: how well the rarer label is found."
         )
     if overall.n and overall.n_contexts < FEW_CONTEXTS:
         found.append(
-            f"Only {overall.n_contexts} independent contexts: intervals are wide for that, and still rough."
+            f"Only {overall.n_contexts} independent contexts: intervals are wide, and only approximate."
         )
     return tuple(found)

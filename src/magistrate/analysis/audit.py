@@ -206,12 +206,12 @@ def gravest_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 CHECKS: Mapping[str, str] = {
-    "repeated": "the same sample once more, without the cache of calls",
+    "repeated": "the same sample again, without the cache",
     "options_swapped": "the judge's labels offered in the opposite order",
-    "reasons": "reasons written before the decision instead of after it",
+    "reasons": "reasons before the decision instead of after it",
     "padding": "true sentences of the context added to the output",
-    "contexts_shuffled": "the context's texts, paragraphs or sentences in another order",
-    "formatting": "the output as a Markdown list, in the same words",
+    "contexts_shuffled": "texts, paragraphs or sentences of the context in another order",
+    "formatting": "the output as a Markdown list with the same words",
     "noise": "typos in function words, doubled spaces, typographic quotes",
     "hostile": "texts written to mislead, in the output and in the context",
 }

@@ -202,8 +202,9 @@ def folds_of(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.i
     for train, _ in parts:
         if columns.truth[train].all() or not columns.truth[train].any():
             raise InputError(
-                f"of {folds} folds that share no context, one holds a whole class: too many samples of it "
-                "have the same context; label samples of more contexts, or take fewer --folds"
+                f"with {folds} folds that share no context, one fold would contain all samples of one class, "
+                "because too many of them have the same context; label samples of more contexts, or use "
+                "fewer --folds"
             )
     return parts
 
@@ -223,8 +224,8 @@ def _check(columns: Columns, method: Method, folds: int, base_rate: float | None
         return
     left_out = ", ".join(f"{n} {reason}" for reason, n in columns.left_out.items())
     raise InputError(
-        f"{method} needs at least {LEAST[method]} labelled samples with a verdict, {LEAST_OF_EITHER} of "
-        f"either class in at least {folds} contexts (as many as folds); {columns.judge!r} has {columns.n}: "
+        f"{method} needs at least {LEAST[method]} labelled samples with a verdict, with {LEAST_OF_EITHER} of "
+        f"each class in at least {folds} contexts (one per fold); {columns.judge!r} has {columns.n}: "
         f"{positives} hallucinated in {places[0]} contexts, {negatives} faithful in {places[1]}"
         + (f"; left out: {left_out}" if left_out else "")
     )
@@ -237,11 +238,11 @@ def _check_rise(calibrator: Calibrator, columns: Columns, area: Estimate) -> Non
         return
     falls = made[0] - made[1] >= LEAST_RISE
     told = f"from {made[0]:.3f} down to {made[1]:.3f}" if falls else f"all of them to about {made[1]:.3f}"
-    turned = ", turned round since a low one means hallucinated," if columns.turned else ""
+    turned = ", reversed because a low score means hallucinated," if columns.turned else ""
     raise InputError(
         f"{calibrator.method} cannot calibrate {columns.judge!r}: it would map its scores{turned} {told}, "
-        f"since they do not rise with the labels (AUROC {area}). Look for the reason first: labels the wrong "
-        "way round, or a judge that cannot tell these outputs apart"
+        f"because they do not rise with the labels (AUROC {area}). Find the reason first: labels may be "
+        "swapped, or the judge cannot tell these outputs apart"
     )
 
 
@@ -360,18 +361,18 @@ def _remarks(fit: Fit) -> Iterator[str]:
     yield from _aim_reached(fit)
     if fit.method == "isotonic" and fit.n < ENOUGH_FOR_STEPS:
         yield (
-            f"Isotonic steps fitted to {fit.n} samples follow chance too; below some "
-            f"{ENOUGH_FOR_STEPS:,} samples platt is usually the better one."
+            f"Isotonic steps fitted to {fit.n} samples also fit noise; below about {ENOUGH_FOR_STEPS:,} "
+            "samples, platt is usually better."
         )
     if fit.contexts < FEW_CONTEXTS:
-        yield f"Only {fit.contexts} independent contexts: intervals are wide for that, and still rough."
+        yield f"Only {fit.contexts} independent contexts: intervals are wide, and only approximate."
 
 
 def _ranking(fit: Fit) -> Iterator[str]:
     if fit.turned:
         yield (
-            "A low score of this judge means hallucinated (its direction is maximize): all figures are of "
-            "1 - score, and so is the map in the file."
+            "A low score of this judge means hallucinated (its direction is maximize): all figures, and the "
+            "map in the file, use 1 - score."
         )
     area = fit.auroc
     if area.low is None or area.high is None:
@@ -379,12 +380,12 @@ def _ranking(fit: Fit) -> Iterator[str]:
     shown = f"AUROC {decimal(area.value)} [{decimal(area.low)}, {decimal(area.high)}]"
     if area.low <= 0.5 <= area.high:
         yield (
-            f"As far as {fit.n} samples can tell the judge ranks no better than chance ({shown}). "
-            "Calibrating it gives every output about the base rate: honest, and no use for telling outputs "
-            "apart."
+            f"On these {fit.n} samples, the judge is not shown to rank better than chance ({shown}). "
+            "Calibration then gives every output about the base rate: correct, but useless for telling "
+            "outputs apart."
         )
     elif area.high < 0.5:
-        yield f"The judge ranks the wrong way round ({shown}). Look for the reason before you use it."
+        yield f"The judge ranks outputs in the wrong order ({shown}). Find the reason before you use it."
 
 
 def _help(fit: Fit) -> Iterator[str]:
@@ -400,34 +401,37 @@ def _help(fit: Fit) -> Iterator[str]:
         elif change.high >= 0:
             unsure.append(f"{LOSS_NAMES[name]} {_shown(change)}")
     if worse:
-        yield f"Calibrating made it worse on held-out samples: {', '.join(worse)}."
+        yield f"Calibration made it worse on held-out samples: {', '.join(worse)}."
     if still:
-        yield f"No change on held-out samples that two decimals would show: {', '.join(still)}."
+        yield f"No visible change (two decimals) on held-out samples: {', '.join(still)}."
     if unsure:
-        yield f"Not shown to help on held-out samples, the change may be none: {', '.join(unsure)}."
+        yield f"Not shown to help on held-out samples; the change may be chance: {', '.join(unsure)}."
 
 
 def _aim_reached(fit: Fit) -> Iterator[str]:
     if fit.unreached:
         yield (
-            f"In {fit.unreached} of {fit.folds} folds no threshold reached the aim on the other samples; "
-            "nothing was flagged there, and the figures count that."
+            f"In {fit.unreached} of {fit.folds} folds, no threshold reached the aim on the other samples; "
+            "nothing was flagged there, and the figures include this."
         )
     if fit.aim is not None and fit.aim.kind in ("precision", "recall"):
         reached = fit.after.figures[fit.aim.kind]
         if reached.value is None:
-            yield f"Nothing was flagged in any held-out fold: whether the {fit.aim.kind} holds is not known."
+            yield (
+                f"Nothing was flagged in any held-out fold, so it is unknown whether the {fit.aim.kind} is "
+                "reached."
+            )
         elif reached.value < fit.aim.least:
             ends = "" if reached.low is None else f" [{decimal(reached.low)}, {decimal(reached.high)}]"
             yield (
-                f"On held-out samples the {fit.aim.kind} is {decimal(reached.value)}{ends}: short of the "
-                f"{fit.aim.least:g} aimed at, which the threshold reaches on the samples it was chosen by."
+                f"On held-out samples the {fit.aim.kind} is {decimal(reached.value)}{ends}: below the aim of "
+                f"{fit.aim.least:g}, which the threshold reaches only on the samples it was chosen on."
             )
         elif reached.low is None or reached.low < fit.aim.least:
             ends = "has no interval" if reached.low is None else f"may be {decimal(reached.low)}"
             yield (
-                f"On held-out samples the {fit.aim.kind} is {decimal(reached.value)} and {ends}: this many "
-                f"samples do not show that it is {fit.aim.least:g}."
+                f"On held-out samples the {fit.aim.kind} is {decimal(reached.value)} and {ends}: these "
+                f"samples are too few to show that it is {fit.aim.least:g}."
             )
     if fit.constant:
         yield "With this threshold every held-out sample gets the same label."

@@ -43,8 +43,8 @@ def missing(outcome: Outcome | None) -> str:
 
 
 KNOWN = (FAITHFUL, HALLUCINATED)
-NOT_STORED = "the run does not say whether a high or a low score means hallucinated"
-AGAIN = "It was stored before runs did; run it again, answers that are cached cost nothing"
+NOT_STORED = "the run does not record whether a high or a low score means hallucinated"
+AGAIN = "It is from an older version; run it again (cached answers cost nothing)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Columns:
 def known_scoring(scoring: Scoring | None, judge: str) -> Scoring:
     """Return how a judge's scores are read. Raises `InputError` if the run has not stored it."""
     if scoring is None:
-        raise InputError(f"judge {judge!r}: {NOT_STORED}, and without it its scores cannot be used. {AGAIN}")
+        raise InputError(f"judge {judge!r}: {NOT_STORED}, so its scores cannot be used. {AGAIN}")
     return scoring
 
 
@@ -124,7 +124,7 @@ def columns(
         if outcome.judge != judge:
             continue
         if outcome.sample_id not in samples or outcome.sample_id in own:
-            known = "has two outcomes" if outcome.sample_id in own else "is not among the samples given"
+            known = "has two outcomes" if outcome.sample_id in own else "is not one of the given samples"
             raise InputError(f"judge {judge!r}: sample {outcome.sample_id!r} {known}")
         own[outcome.sample_id] = outcome
     kept, left_out = list[tuple[Sample, Verdict]](), Counter[str]()
@@ -152,10 +152,10 @@ def _left_out(sample: Sample, outcome: Outcome | None) -> str | None:
     if not isinstance(outcome, Verdict):
         return missing(outcome)
     if outcome.label not in KNOWN:
-        return "verdict of another name"
+        return "verdict with another label"
     if sample.label is None:
         return "no gold label"
-    return None if sample.label in KNOWN else "gold label of another name"
+    return None if sample.label in KNOWN else "another gold label"
 
 
 def groups_of(samples: Iterable[Sample]) -> NDArray[np.int64]:
@@ -187,5 +187,5 @@ def one_judge(judges: Iterable[str], named: str | None, of: str) -> str:
     if named is not None:
         raise SpecError(f"{of} has no judge {named!r}; it has: {listed}")
     if len(known) != 1:
-        raise SpecError(f"{of} has {len(known)} judges ({listed}); name one: --judge NAME")
+        raise SpecError(f"{of} has {len(known)} judges ({listed}); choose one: --judge NAME")
     return known[0]

@@ -106,7 +106,7 @@ class Difference:
 def outcome_of(each: Difference) -> str:
     """Return a short text on what a difference shows about the first side."""
     if each.p is None:
-        return "not known"
+        return "unknown"
     if each.exploratory:
         return "exploratory"
     return {1: "better", -1: "worse", 0: "not shown"}[each.better]
@@ -215,7 +215,7 @@ class Comparison:
 
 MOST_DRAWS = 20_000
 OF_SCORES = ("auroc", "brier")
-UNDEFINED = "these samples do not define it"
+UNDEFINED = "undefined on these samples"
 MOST_WEIGHTS = 200_000_000
 """Samples times draws, beyond which no more draws are made than usual."""
 
@@ -288,8 +288,8 @@ def _unlabelled(sample: Sample, verdicts: Iterable[Verdict]) -> str | None:
     if sample.label is None:
         return "no gold label"
     if sample.label not in KNOWN:
-        return "gold label of another name"
-    return None if all(each.label in KNOWN for each in verdicts) else "verdict of another name"
+        return "another gold label"
+    return None if all(each.label in KNOWN for each in verdicts) else "verdict with another label"
 
 
 def _matched(sides: Sequence[Side], sample_id: str) -> tuple[str | None, Sample | None]:
@@ -324,13 +324,11 @@ def compare(
     nothing can be compared.
     """
     if len(sides) < 2:
-        raise InputError(f"a comparison takes at least two judges, got {len(sides)}")
+        raise InputError(f"a comparison needs at least two judges, got {len(sides)}")
     both = shared(sides)
     if not both.samples:
         told = ", ".join(f"{count} {reason}" for reason, count in both.left_out.items())
-        raise InputError(
-            f"there is no sample that all {len(sides)} judges have judged: {told or 'no samples'}"
-        )
+        raise InputError(f"no sample was judged by all {len(sides)} judges: {told or 'no samples'}")
     groups = groups_of(both.samples)
     n_groups = int(groups.max()) + 1
     asked = _asked(primary, both) if both.gold else ()
@@ -561,7 +559,7 @@ def _sentence(pair: PairResult, each: Difference, corrected: str) -> str:
     if value.value is None:
         return f"{pair.first} and {pair.second} cannot be compared by {name}: {value.undefined}."
     if value.low is None and each.p is None:
-        return f"{pair.first} against {pair.second} by {name}: {signed(value.value)}, {value.undefined}."
+        return f"{pair.first} minus {pair.second} by {name}: {signed(value.value)}, {value.undefined}."
     shown = f"{signed(value.value)} {bounds(value.low, value.high)}".rstrip()
     shown += f", p {p_of(each.corrected)}{corrected}"
     if value.low is None:
@@ -569,10 +567,14 @@ def _sentence(pair: PairResult, each: Difference, corrected: str) -> str:
     if each.better:
         word = "better" if each.better > 0 else "worse"
         return f"{pair.first} is {word} than {pair.second} by {name}: {shown}."
-    after = " after the correction" if corrected else ""
-    could = f"; this n could have shown {decimal(each.detectable)} or more{after}" if each.detectable else ""
+    after = " after correction" if corrected else ""
+    could = (
+        f"; these samples could have shown a difference of {decimal(each.detectable)} or more{after}"
+        if each.detectable
+        else ""
+    )
     alone = each.p is not None and each.p < ALPHA
-    why = f" (p {p_of(each.p)} before the correction)" if alone else ""
+    why = f" (p {p_of(each.p)} before correction)" if alone else ""
     return f"No difference between {pair.first} and {pair.second} is shown by {name}: {shown}{why}{could}."
 
 
@@ -588,41 +590,41 @@ def remarks_of(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]
 
 def _remarks(comparison: Comparison, sides: Sequence[Side]) -> Iterator[str]:
     if not comparison.gold:
-        yield ("There are no gold labels to go by: who differs can be said, who is better or worse cannot.")
+        yield ("There are no gold labels: differences can be shown, but not which judge is better.")
     silent = [side for side in comparison.sides if side.failures or side.abstentions]
     if silent:
         told = "; ".join(
             f"{side.name} failed on {side.failures} and abstained on {side.abstentions} of {side.n_total}"
             for side in silent
         )
-        yield f"Left out, which may flatter whoever fails on what is hard: {told}."
+        yield f"Left out, which may favour a judge that fails on hard samples: {told}."
     for run, unread in {each.run: each.unread for each in sides}.items():
         if unread is not None and unread.n:
-            yield f"In run {run} {unread}; no figure counts them."
+            yield f"In run {run} {unread}; no figure includes them."
     for each in sides:
         if each.scoring is None and comparison.gold:
             yield f"AUROC and Brier score of {each.name} are left out: {NOT_STORED}. {AGAIN}."
         elif each.scoring is not None and each.scoring.turned:
             yield (
                 f"A low score of {each.name} means hallucinated (its direction is maximize); its AUROC and "
-                "Brier score are of 1 - score."
+                "Brier score use 1 - score."
             )
     if comparison.gold and comparison.n_contexts < FEW_CONTEXTS:
         yield (
-            f"Only {comparison.n_contexts} independent contexts: intervals are wide for that, and p values "
-            "still rough."
+            f"Only {comparison.n_contexts} independent contexts: intervals are wide, and p values only "
+            "approximate."
         )
     if comparison.gold and comparison.n_contexts < comparison.n:
         yield (
             f"{comparison.n} samples share {comparison.n_contexts} contexts. Intervals take that into "
-            "account, McNemar's test does not: it takes samples as independent."
+            "account; McNemar's test does not: it treats samples as independent."
         )
     if comparison.gold and comparison.n_contexts < LEAST_GROUPS:
         return
     least = least_p(comparison.n_contexts, comparison.draws)
     if comparison.gold and comparison.family and comparison.family * least >= ALPHA:
         yield (
-            f"Nothing can be shown: of {comparison.n_contexts} contexts in {comparison.draws:,} draws no "
-            f"bootstrap p value is below {p_of(least)}, which times {comparison.family} comparisons is not "
-            f"below {ALPHA:g}; compare fewer judges or metrics at once, or judge more contexts."
+            f"Nothing can be shown: with {comparison.n_contexts} contexts and {comparison.draws:,} draws, no "
+            f"bootstrap p value can be below {p_of(least)}, and this times {comparison.family} comparisons "
+            f"is not below {ALPHA:g}; compare fewer judges or metrics at once, or judge more contexts."
         )

@@ -42,7 +42,9 @@ COVERED = 0.9
 """What gives no verdict on more than the rest of the samples is not put in a judge's place."""
 AS_IT_IS = Calibrator("temperature", {"temperature": (1.0,)})
 """The map that leaves every score where it is."""
-NO_THRESHOLD = "no threshold of the score gives the judge's labels, and a calibration would change them"
+NO_THRESHOLD = (
+    "the judge's labels do not come from a threshold on its score, so a calibration would change them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ def current(
     _check_enough(columns, folds)
     parts = grouped_folds(columns.truth, columns.groups, folds, seed)
     if any(columns.truth[train].all() or not columns.truth[train].any() for train, _ in parts):
-        raise InputError("one context holds nearly all samples of one label: label samples of more contexts")
+        raise InputError("one context has nearly all samples of one label: label samples of more contexts")
     return Current(columns, weights / weights.mean(), tuple(parts), seed, metric, draws)
 
 
@@ -145,19 +147,19 @@ def _check_enough(columns: Columns, folds: int) -> None:
         told += f" (left out: {', '.join(f'{n} {reason}' for reason, n in columns.left_out.items())})"
     if columns.n and not (bad and good):
         raise InputError(
-            f"all labels say {'hallucinated' if bad else 'faithful'}, and nothing can be learnt from one "
-            f"kind alone. There are {told}; it takes {LEAST_OF_EITHER} of either"
+            f"all labels are {'hallucinated' if bad else 'faithful'}, and nothing can be learnt from one "
+            f"class. There are {told}; at least {LEAST_OF_EITHER} of each class are needed"
         )
     wanting = max(LEAST_SAMPLES - columns.n, sum(max(LEAST_OF_EITHER - each, 0) for each in (bad, good)))
     if wanting > 0:
         raise InputError(
-            f"too few labels: it takes {LEAST_SAMPLES}, {LEAST_OF_EITHER} of either kind, and there are "
-            f"{told}. At least {wanting} more are needed"
+            f"too few labels: {LEAST_SAMPLES} are needed, {LEAST_OF_EITHER} of each class, but there are "
+            f"{told}. Label at least {wanting} more"
         )
     if min(places) < folds:
         raise InputError(
-            f"too few contexts: either label must be in at least {folds} (as many as folds), and there are "
-            f"{told}. Label samples of other contexts"
+            f"too few contexts: each label must occur in at least {folds} contexts (one per fold), but there "
+            f"are {told}. Label samples of other contexts"
         )
 
 
@@ -180,7 +182,7 @@ def by_calibration(now: Current) -> HeldOut:
     """
     scores, truth = now.columns.scores, now.columns.truth
     if fitted("platt", scores, truth, now.weights).parameters["slope"][0] <= 0:
-        raise InputError("its scores do not rise with the labels: there is no such map")
+        raise InputError("its scores do not rise with the labels, so there is no calibration")
     mapped = np.empty(truth.size)
     for train, test in now.folds:
         mapped[test] = fitted("platt", scores[train], truth[train], now.weights[train]).of_all(scores[test])
@@ -196,7 +198,7 @@ def compared(name: Way, held: HeldOut, now: Current) -> Attempt:
     columns, weights = now.columns.take(held.places), now.weights[held.places]
     n, abstained = columns.n, now.columns.n - columns.n
     if not 0 < columns.truth.sum() < n:
-        return Attempt(name=name, reason="it has a verdict on samples of one label only", abstained=abstained)
+        return Attempt(name=name, reason="it has verdicts only on samples of one label", abstained=abstained)
     names = (metric, AUROC)
     sides = [
         Figures(columns.truth, said, scores, names)

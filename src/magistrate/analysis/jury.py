@@ -165,8 +165,8 @@ def _members(verdict: Verdict, judge: str) -> list[dict[str, Any]]:
     said = verdict.details.get("members")
     if not isinstance(said, list) or not all(isinstance(each, dict) and "judge" in each for each in said):
         raise InputError(
-            f"{judge!r} is no jury: its verdicts do not say what members said; take a run of "
-            "jury:members=JUDGE+JUDGE, or one of several judges"
+            f"{judge!r} is not a jury: its verdicts do not record what members said; use a run of "
+            "jury:members=JUDGE+JUDGE, or a run of several judges"
         )
     return said
 
@@ -181,13 +181,16 @@ def votes_of_judges(
     for judge, said in outcomes.items():
         labels = {each.label for each in said.values() if isinstance(each, Verdict)} - set(KNOWN)
         if labels:
-            raise InputError(f"{judge!r} says {min(labels)!r}; a jury takes judges of {' and '.join(KNOWN)}")
+            raise InputError(
+                f"{judge!r} has the label {min(labels)!r}; a jury needs judges with the labels "
+                f"{' and '.join(KNOWN)}"
+            )
     kept, left_out = list[Sample](), Counter[str]()
     for sample in samples.values():
         if any(isinstance(said.get(sample.id), Verdict) for said in outcomes.values()):
             kept.append(sample)
         else:
-            left_out["no verdict of any judge"] += 1
+            left_out["no verdict from any judge"] += 1
 
     def vote(at: int, name: str) -> tuple[float, bool] | None:
         each = outcomes[name].get(kept[at].id)
@@ -316,7 +319,7 @@ def _difference(sides: Sequence[Figures], groups: NDArray[np.int64]) -> Estimate
 def _left_out(votes: Votes, labelled: NDArray[np.bool_]) -> dict[str, int]:
     """Return why samples are not among the common ones."""
     found = Counter(votes.left_out)
-    found["no verdict of some member"] += int((~votes.given.all(1)).sum())
+    found["a member has no verdict"] += int((~votes.given.all(1)).sum())
     found["no gold label"] += int((votes.given.all(1) & ~labelled).sum())
     return {reason: n for reason, n in found.most_common() if n}
 
@@ -359,30 +362,31 @@ def _remarks(report: JuryReport) -> tuple[str, ...]:
     found = []
     if not report.n_common:
         found.append(
-            "No sample has a label and a verdict of every member, so that nothing is known of what the jury "
-            "is worth; the disputed samples below are those that it pays to label first."
+            "No sample has a label and a verdict of every member, so the quality of the jury is unknown; "
+            "label the disputed samples below first."
         )
     if report.gain.value is not None and report.best is not None:
         low, high = report.gain.low, report.gain.high
         if high is not None and high < 0:
             found.append(
-                f"The jury is worse than {report.best} alone: its other members cost more than they bring."
+                f"The jury is worse than {report.best} alone: its other members do more harm than good."
             )
         elif low is None or low <= 0:
             found.append(
                 f"These samples do not show that the jury is better than {report.best} alone; the best "
-                "member was chosen on the same samples, which flatters it a little."
+                "member was chosen on the same samples, which favours it a little."
             )
     votes, k = report.errors.effective.value, len(report.members)
     if votes is not None and votes < 0.6 * k:
         found.append(
-            f"The errors of the {k} members are alike: together they are worth {decimal(votes)} independent "
-            "votes. Members of other kinds (other methods, other models) help more than more of the same."
+            f"The {k} members make similar errors: together they are worth {decimal(votes)} independent "
+            "votes. Members of a different kind (other methods, other models) help more than more of the "
+            "same kind."
         )
     if report.unlabelled.fallback is None and not report.unlabelled.converged:
-        found.append("Dawid and Skene's method has not converged; its figures are rough.")
+        found.append("Dawid and Skene's method has not converged; its figures are only approximate.")
     if report.n_common and report.n_contexts < FEW_CONTEXTS:
         found.append(
-            f"Only {report.n_contexts} independent contexts: intervals are wide for that, and still rough."
+            f"Only {report.n_contexts} independent contexts: intervals are wide, and only approximate."
         )
     return tuple(found)

@@ -196,7 +196,7 @@ def options_swapped(judge: Judge) -> Judge | str:
     """Return the judge with its labels in the opposite order, or a message why it has none to swap."""
     inner = _inner(judge)
     if not isinstance(inner, Classify):
-        return f"{judge.info.name} offers the model no list of answers whose order could be swapped"
+        return f"{judge.info.name} gives the model no list of answers whose order could be swapped"
     criterion = dataclasses.replace(inner.criterion, labels=inner.criterion.labels[::-1])
     swapped = _forms(judge, dataclasses.replace(inner, criterion=criterion))
     return swapped if isinstance(swapped, str) else swapped[0]
@@ -215,7 +215,7 @@ def reasons_moved(judge: Judge) -> tuple[Judge, Judge] | str:
             order = getattr(inner, "order", None)
             first = next((name for name, last in ORDERS.items() if order in (name, last)), None)
             if first is None:
-                return f"{judge.info.name} has no option that says when its reasons are written"
+                return f"{judge.info.name} has no option for when its reasons are written"
             option, values = "order", (ORDERS[first], first)
         after, before = (dataclasses.replace(inner, **{option: value}) for value in values)
     except SpecError as error:
@@ -230,7 +230,10 @@ def _forms(judge: Judge, *inner: Any) -> tuple[Judge, ...] | str:
         return tuple(_with_inner(judge, each) for each in inner)
     except SpecError as error:
         if judge.info.fitted_to is not None:
-            return f"it changes the prompt, and a calibration is for one prompt ({judge.info.name} has one)"
+            return (
+                f"it changes the prompt, but the calibration of {judge.info.name} is only valid for one "
+                "prompt"
+            )
         return str(error)
 
 

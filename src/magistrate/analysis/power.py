@@ -85,7 +85,7 @@ def _check(
     metric: str, difference: float, power: float, alpha: float, base_rate: float, comparisons: int
 ) -> None:
     if comparisons < 1:
-        raise InputError(f"comparisons are at least 1, got {comparisons}")
+        raise InputError(f"comparisons must be at least 1, got {comparisons}")
     if metric not in POWERED:
         raise InputError(f"unknown metric {metric!r}; known: {', '.join(POWERED)}")
     limits = {"difference": difference, "power": power, "alpha": alpha, "base rate": base_rate}
@@ -124,22 +124,23 @@ def plan(
         return samples_needed(metric, shares, each, alpha=level, power=power)
 
     if value + difference >= 1:
-        raise InputError(f"{value:g} and {difference:g} more is not below 1: no judge has such a {metric}")
+        raise InputError(f"{value:g} plus {difference:g} is not below 1: no judge can have such a {metric}")
     n = needed(difference)
     others = {each: _tried(needed, each) for each in sorted({*STEPS, difference})}
     told = [f"{name_of(metric)}: {value:g} against {value + difference:g}"]
     told.append(f"{percent(base_rate)} of the samples are hallucinated")
     if metric == "auroc":
         told.append(f"the two areas are correlated by {correlation:g} (--correlation)")
-        told.append("variances by Hanley and McNeil (1982), which suppose exponential scores")
+        told.append("variances by Hanley and McNeil (1982), who assume exponential scores")
     else:
-        told.append("each judge is right about as many hallucinated as faithful samples")
+        told.append("each judge is equally often right on hallucinated and faithful samples")
         told.append(
-            "the judges err independently; judges that err on the same samples need fewer (--agreement)"
+            "the judges' errors are independent; fewer samples are needed if they err on the same ones "
+            "(--agreement)"
             if agreement is None
-            else f"they give the same label to {percent(agreement)} of the samples, in either class alike"
+            else f"they give the same label to {percent(agreement)} of the samples, equally in both classes"
         )
-    told.append("samples have contexts of their own; where they share contexts more are needed (--pilot)")
+    told.append("each sample has its own context; more samples are needed if they share contexts (--pilot)")
     assumptions = (*told, _named(comparisons))
     return Plan(metric, difference, power, alpha, base_rate, n, others, assumptions, None, comparisons)
 
@@ -147,7 +148,7 @@ def plan(
 def _named(comparisons: int) -> str:
     """Return a text on how many comparisons the number is for."""
     if comparisons == 1:
-        return "one metric of one pair, named beforehand (compare --metric); more at once: --comparisons"
+        return "one metric of one pair, chosen beforehand (compare --metric); for more at once: --comparisons"
     return f"{comparisons} comparisons at once: the level is divided by {comparisons} (Holm's first step)"
 
 
@@ -173,10 +174,10 @@ def plan_from(
     Raises `InputError` if the pilot has no labelled samples that both judged, or too few contexts.
     """
     if len(pilot) != 2:
-        raise InputError(f"a pilot is two judges, got {len(pilot)}")
+        raise InputError(f"a pilot needs two judges, got {len(pilot)}")
     both = shared(pilot)
     if not both.gold:
-        raise InputError("the pilot has no labelled sample that both judges have judged")
+        raise InputError("the pilot has no labelled sample that both judges judged")
     truth = np.array([sample.label == HALLUCINATED for sample in both.samples])
     said = [np.array([each.label == HALLUCINATED for each in column]) for column in both.verdicts]
     n, base_rate = truth.size, float(truth.mean())
@@ -196,17 +197,22 @@ def plan_from(
     known = drawn[~np.isnan(drawn)]
     spread = float(known.std(ddof=1)) * sqrt(n) if known.size > 1 else 0.0
     if not spread:
-        raise InputError("the two judges of the pilot are never apart: it says nothing of their difference")
+        raise InputError(
+            "the two judges of the pilot never differ, so it says nothing about their difference"
+        )
     first, second = pilot
     told = [f"a pilot of {n} samples and {n_groups} contexts: {first.name} and {second.name}"]
     if metric == "auroc":
         design = None
         found = {each: _normal(spread, each, level, power) for each in sorted({*STEPS, difference})}
-        told.append("the spread of the areas' difference over whole contexts, which holds what they share")
+        told.append(
+            "the variance of the difference of the areas over whole contexts, which includes their "
+            "correlation"
+        )
     else:
         plain = deviation(metric, shares)
         if not plain:
-            raise InputError(f"the two judges of the pilot are never apart in {metric}")
+            raise InputError(f"the two judges of the pilot never differ in {metric}")
         design = max(1.0, (spread / plain) ** 2) if n_groups < n else 1.0
         found = {
             each: samples_needed(metric, shares, each, alpha=level, power=power)
@@ -217,7 +223,7 @@ def plan_from(
         told.append(f"{name_of(metric)} of {decimal(values[0])} and {decimal(values[1])}")
         told.append(f"they give the same label to {percent(agreeing)} of the samples")
     told.append(f"{percent(base_rate)} of the samples are hallucinated")
-    told += ["any difference has the spread that these two have", _named(comparisons)]
+    told += ["any difference has the same variance as between these two", _named(comparisons)]
     n_needed = found[difference]
     return Plan(
         metric, difference, power, alpha, base_rate, n_needed, found, tuple(told), design, comparisons

@@ -84,7 +84,10 @@ def ranking(
         raise InputError(f"there is no comparison to rank by{f' ({told})' if told else ''}")
     names = sorted({each.first for each in matches} | {each.second for each in matches})
     if len(names) > MOST_CANDIDATES:
-        raise InputError(f"{len(names)} candidates are more than {MOST_CANDIDATES}; are the fields right?")
+        raise InputError(
+            f"{len(names)} candidates are more than the limit of {MOST_CANDIDATES}; check the "
+            "fields that name them"
+        )
     if same := next((each for each in matches if each.first == each.second), None):
         raise InputError(f"{same.first!r} is compared with itself, on question {same.question!r}")
     place = {name: at for at, name in enumerate(names)}
@@ -163,12 +166,21 @@ def _undefined(groups: Sequence[Sequence[int]], names: Sequence[str], wins: Any)
         who = _listed([names[at] for at in group])
         have = "has" if len(group) == 1 else "have"
         if not lost and won:
-            return f"{who} {have} never lost to or tied with any of the others; no rating is high enough"
+            return (
+                f"{who} {have} never lost to or tied with any of the others, so their rating has no upper "
+                "bound"
+            )
         if not won and lost:
-            return f"{who} {have} never won against or tied with any of the others; no rating is low enough"
+            return (
+                f"{who} {have} never won against or tied with any of the others, so their rating has no "
+                "lower bound"
+            )
         if not won and not lost:
-            return f"{who} {have} never been compared with any of the others; compare some of both"
-    return "some candidates have only ever won against others; no rating is high enough"
+            return (
+                f"{who} {have} never been compared with any of the others; add comparisons between both "
+                "groups"
+            )
+    return "some candidates have only won, so their rating has no upper bound"
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
@@ -180,11 +192,11 @@ def _remarks(matches: Sequence[Match], known: Sequence[bool], n_questions: int) 
     """Yield warnings that a reader of the ranking must not miss."""
     ties = Counter(each.winner for each in matches)["tie"] / len(matches)
     if ties > 0.5:
-        yield f"{percent(ties)} of the comparisons are ties: the judge seldom sees a difference."
+        yield f"{percent(ties)} of the comparisons are ties: the judge rarely sees a difference."
     if known and sum(known) / len(known) < 0.8:
         yield (
             f"In {percent(1 - sum(known) / len(known))} of the comparisons the order of the answers decided: "
-            "the judge goes by the place. These count as ties."
+            "the judge has a position bias. These count as ties."
         )
     if n_questions < FEW_CONTEXTS:
-        yield f"Only {n_questions} different questions: intervals are wide for that, and still rough."
+        yield f"Only {n_questions} different questions: intervals are wide, and only approximate."

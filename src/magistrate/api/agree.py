@@ -61,15 +61,15 @@ def agree(
     can be compared.
     """
     if by is not None and by != "label" and not by.startswith("metadata."):
-        raise SpecError(f"--by takes label or metadata.NAME, got {by!r} (did you mean 'metadata.{by}'?)")
+        raise SpecError(f"--by must be label or metadata.NAME, got {by!r} (did you mean 'metadata.{by}'?)")
     own = judged(run, judge, store)
     if reference == "-":
-        raise SpecError("labels are not read from standard input; name a file: --with FILE")
+        raise SpecError("labels cannot be read from standard input; give a file: --with FILE")
     if reference is None and reference_judge is not None:
         reference = run
     for option, given in (("--map", mapping), ("--labels", labels)):
         if given and not _is_file(reference):
-            raise SpecError(f"{option} goes with a file of labels: --with FILE")
+            raise SpecError(f"{option} needs a file of labels: --with FILE")
     meanings, most = check_labels(labels), check_max_unread(max_unread)
     if reference is None:
         pairs, left_out = pairs_with(
@@ -86,7 +86,7 @@ def agree(
             run.store if isinstance(run, Run) else store,
         )
     if reference_judge is not None:
-        raise SpecError("--with-judge goes with a run, not with a file of labels")
+        raise SpecError("--with-judge needs a run, not a file of labels")
     return _with_file(own, Path(str(reference)), by, order, mapping, meanings, most)
 
 
@@ -105,7 +105,9 @@ def _with_run(
     other = judged(reference, reference_judge, store)
     same = other.record.id == own.record.id
     if same and other.judge == own.judge:
-        raise SpecError(f"a judge agrees with itself; name another one of {', '.join(own.record.judges)}")
+        raise SpecError(
+            f"a judge cannot be compared with itself; choose another one of {', '.join(own.record.judges)}"
+        )
     opposed = None
     if own.scoring is not None and other.scoring is not None:
         opposed = own.scoring.direction != other.scoring.direction
@@ -127,15 +129,15 @@ def _with_file(
     known = {*said, *(order or ())}
     if meanings and not known <= {FAITHFUL, HALLUCINATED}:
         raise SpecError(
-            f"--labels goes with a judge that says {FAITHFUL} or {HALLUCINATED}; this one says "
-            f"{', '.join(sorted(known))}, and labels of {path.name} are compared as they are"
+            f"--labels needs a judge with the labels {FAITHFUL} and {HALLUCINATED}; this one has "
+            f"{', '.join(sorted(known))}, and labels of {path.name} are compared unchanged"
         )
     read = read_annotations(path, known=known, mapping=mapping, labels=meanings, max_unread=max_unread)
     votes = {sample_id: each for sample_id, each in read.votes.items() if sample_id in own.samples}
     if not votes:
         some = ", ".join(repr(each) for each in list(read.votes)[:3])
         here = ", ".join(repr(each) for each in list(own.samples)[:3])
-        raise SpecError(f"no id in {path.name} is one of run {own.name}: the file has {some}, the run {here}")
+        raise SpecError(f"no id in {path.name} is in run {own.name}: the file has {some}, the run {here}")
 
     unknown = {sample_id for sample_id, _ in read.unknown}
 
@@ -143,14 +145,14 @@ def _with_file(
         if votes.get(sample.id):
             return "tied among people"
         if sample.id in unknown:
-            return f"of a label that is not known in {path.name}"
+            return f"with an unknown label in {path.name}"
         return f"without a label in {path.name}" if sample.id in read.unlabelled else f"not in {path.name}"
 
     pairs, left_out = pairs_with(
         own.samples, own.outcomes, lambda sample: majority(votes.get(sample.id, ())), lacking
     )
     several = any(len(each) > 1 for each in votes.values())
-    reference = f"the majority of {path.name}" if several else path.name
+    reference = f"the majority in {path.name}" if several else path.name
     found = {label for each in votes.values() for label in each} | said
     labels, _ = order_of(found, order)
     raters = raters_of(own.samples, votes, read.n_raters, own.outcomes, labels) if several else None
@@ -166,12 +168,12 @@ def _not_used(read: Annotations, strangers: int, path: Path) -> Iterator[str]:
         told = ", ".join(f"{word!r} {count}" for word, count in words.most_common(MOST_WORDS))
         more = f" and {len(words) - MOST_WORDS} more words" if len(words) > MOST_WORDS else ""
         yield (
-            f"{len(read.unknown)} labels in {path.name} are words that are not known, and count for nothing: "
-            f"{told}{more}. The figures are of what people called otherwise, which may well be the easier "
-            "samples. To compare such labels too, name all labels from least to most with --order."
+            f"{len(read.unknown)} labels in {path.name} are unknown words and were ignored: {told}{more}. "
+            "The figures cover only the other samples, which may be the easier ones. To compare these labels "
+            "too, give all labels from least to most with --order."
         )
     if strangers:
-        yield f"Ids in {path.name} that are of no sample of this run: {strangers}."
+        yield f"Ids in {path.name} that are not in this run: {strangers}."
 
 
 def _report(
@@ -186,8 +188,8 @@ def _report(
     if not pairs:
         why = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "it has none"
         raise InputError(
-            f"nothing can be compared: no sample of run {own.name} has a verdict of {own.judge!r} and a "
-            f"label beside it ({reference}); its {own.n_total} samples: {why}"
+            f"nothing can be compared: no sample of run {own.name} has both a verdict of {own.judge!r} and a "
+            f"label ({reference}); its {own.n_total} samples: {why}"
         )
     used = {label for pair in pairs for label in (pair.reference, pair.verdict.label)}
     labels, places = order_of(used | (found or set()), order)

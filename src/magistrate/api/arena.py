@@ -79,11 +79,14 @@ class ArenaSpec:
         names = self.names
         if len(set(names)) < max(len(names), 2) or len(names) > MOST_ENTRANTS:
             raise SpecError(
-                f"an arena takes 2 to {MOST_ENTRANTS} candidates of different names, got "
+                f"an arena needs 2 to {MOST_ENTRANTS} candidates with different names, got "
                 f"{', '.join(names) or 'none'}: --app COLUMN, --answer NAME=MODEL"
             )
         if self.examiner and self.columns:
-            raise SpecError("answers in a file are to questions that are there; an examiner writes new ones")
+            raise SpecError(
+                "--app and --examiner cannot be combined: answers in a file belong to its "
+                "questions, and an examiner writes new ones"
+            )
         if self.rounds is not None and self.rounds < 1:
             raise SpecError(f"rounds must be at least 1, got {self.rounds}")
         if not 0 <= self.cross_examine <= MOST_ROUNDS:
@@ -155,7 +158,7 @@ def read_questions(
         try:
             found = to_sample(rest, id=row.id, mapping=fields, need_output=False, cells=row.cells)
             if found.id in samples:
-                raise RowError(f"the id {plain(repr(found.id))} is there twice")
+                raise RowError(f"the id {plain(repr(found.id))} is given twice")
         except RowError as error:
             tally.problem(row.problem(str(error)))
             continue
@@ -169,9 +172,7 @@ def read_questions(
         raise DatasetError(f"{source.shown} has no rows")
     for name, column in columns.items():
         if name not in present:
-            raise DatasetError(
-                f"{source.shown} has no column {plain(column)!r}, which --app asks for; {told}"
-            )
+            raise DatasetError(f"{source.shown} has no column {plain(column)!r} for --app; {told}")
     return list(samples.values()), answers
 
 
@@ -280,7 +281,7 @@ class _Arena:
             if each.id in said
         ]
         if not samples:
-            raise DatasetError("no candidate has answered anything; see the columns named by --app")
+            raise DatasetError("no candidate has an answer; check the columns given by --app")
         record = await self._phase("faithful", samples, self.spec.judge)
         own = judged(record.id, None, self.session.place)
         return standings(own.samples.values(), own.outcomes, list(answers), len(questions))
@@ -405,9 +406,9 @@ class _Arena:
         limits, spent = self.limits, self.spent
         seconds = self.clock() - self.began
         for name, gone, told in (
-            ("max_calls", spent.calls, f"{spent.calls:,} calls are made"),
-            ("max_tokens", tokens := spent.prompt + spent.generated, f"{tokens:,} tokens are spent"),
-            ("max_cost", self.paid, f"${self.paid:,.4f} are spent"),
+            ("max_calls", spent.calls, f"{spent.calls:,} calls have been made"),
+            ("max_tokens", tokens := spent.prompt + spent.generated, f"{tokens:,} tokens have been used"),
+            ("max_cost", self.paid, f"${self.paid:,.4f} have been spent"),
             ("max_seconds", seconds, f"{seconds:,.0f} seconds have passed"),
         ):
             most = getattr(limits, name)
@@ -439,8 +440,8 @@ class _Arena:
         for name in asked:
             if price_of(name) is None:
                 raise SpecError(
-                    f"max_cost needs a price, and none is known for {name!r}; "
-                    "say it in dollars a million tokens: --price IN/OUT"
+                    f"max_cost needs a price, but none is known for {name!r}; "
+                    "give it in US dollars per million tokens: --price IN/OUT"
                 )
 
     def _known(self, plan: RunPlan, digest: str) -> RunRecord | None:

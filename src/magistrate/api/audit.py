@@ -55,17 +55,21 @@ class Examination:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if isinstance(engine, Cached):
-            raise SpecError("an audit asks the same again to see whether it is answered the same: no cache")
+            raise SpecError(
+                "an audit asks the same questions again to see whether the answers stay the "
+                "same, so it cannot use a cache"
+            )
         fit = [each for each in ATTACKS if len(each.text) <= longest]
         if not 1 <= attacks <= len(fit):
             raise SpecError(
-                f"attacks must be 1 to {len(fit)} (others have over {longest} characters), got {attacks}"
+                f"attacks must be 1 to {len(fit)} (the others are longer than {longest} characters), got "
+                f"{attacks}"
             )
         self.judge, self.engine, self.dataset, self.seed = judge, engine, dataset, seed
         self.attacks: list[Attack] = spread(fit, attacks)
         self.samples: list[Sample] = list(dataset)
         if not self.samples:
-            raise SpecError(f"{dataset.name} has no sample that could be judged")
+            raise SpecError(f"{dataset.name} has no sample that can be judged")
         self.plan: Plan = plan(
             judge, self.samples, checks or list(CHECKS), self.attacks, engine.info, seed=seed
         )
@@ -118,11 +122,7 @@ class Examination:
             )
             for (check, where), pairs in groups.items()
         ]
-        absent = {
-            name: "it leaves every sample as it is"
-            for name in self.plan.unchanged
-            if (name, None) not in groups
-        }
+        absent = {name: "it changes no sample" for name in self.plan.unchanged if (name, None) not in groups}
         absent = {name: why for name, why in absent.items() if not any(name == each for each, _ in groups)}
         found += [Finding(name, None, why) for name, why in (self.plan.not_applicable | absent).items()]
         return self._audit(gravest_first(found))
@@ -150,7 +150,7 @@ class Examination:
         if check == "contexts_shuffled":
             ways = Counter(shuffled_by(pair.sample) for pair in pairs)
             told = ", ".join(f"{n} by {way}" for way, n in ways.most_common())
-            leaning = "; sentences may lean on those before them" if ways["sentences"] else ""
+            leaning = "; sentences may refer to earlier ones" if ways["sentences"] else ""
             return f"{told}{leaning}" if told else None
         return None
 

@@ -52,7 +52,7 @@ def assuming(
     even = [_with(each, EVEN, make) for each in words]
     if not any(even):
         raise SpecError(
-            f"none of the judges {', '.join(words)} assumes a base rate; those that do have an option "
+            f"none of the judges {', '.join(words)} uses a base rate; judges that do have an option "
             f"{OPTION}, such as novelty"
         )
     if base_rate is not None:
@@ -65,8 +65,8 @@ def assuming(
     asked = {each: make(each) for each in even if each is not None}
     if asking := [each for each, judge in asked.items() if judge.info.asks]:
         raise SpecError(
-            f"estimating the base rate judges all samples once more, and {asking[0]} asks a model; "
-            "give a share, such as 0.2"
+            f"estimating the base rate would judge all samples twice, and {asking[0]} asks a model; give a "
+            "share, such as 0.2"
         )
     found = dict(zip(asked, _estimates(list(asked.values()), samples()), strict=True))
     answered: list[Estimated | None] = []
@@ -94,8 +94,8 @@ def _estimates(judges: Sequence[Judge], samples: Iterable[Sample]) -> list[tuple
     for judge, own in zip(judges, scores, strict=True):
         if not own:
             raise SpecError(
-                f"judge {judge.info.name!r} has a verdict on none of {n:,} outputs, so that no base rate "
-                "can be estimated; give a share, such as 0.2"
+                f"judge {judge.info.name!r} has no verdict on any of {n:,} outputs, so no base rate can be "
+                "estimated; give a share, such as 0.2"
             )
     return [(round(estimated_base_rate(own), DECIMALS), len(own), n - len(own)) for own in scores]
 
@@ -108,7 +108,7 @@ def _with(words: str, base_rate: float, make: Make) -> str | None:
     given = dict(option.partition("=")[::2] for option in split_options(options)) if colon else {}
     if OPTION in fields:
         if OPTION in given:
-            raise SpecError(f"{words} says its {OPTION} already; say it there or apart, not both")
+            raise SpecError(f"{words} already sets {OPTION}; set it there or with the option, not both")
         return f"{words}{',' if colon and options else ':' * (not colon)}{OPTION}={base_rate!r}"
     inner: Any = getattr(judge, INNER) if INNER in fields else None
     if not hasattr(inner, "info"):  # None, or an option of that name that is not a judge

@@ -76,7 +76,10 @@ def calibrate(
     found = judged(run, judge, store)
     record = found.record
     if found.judge not in record.recipes:
-        raise SpecError(f"run {record.id} has no recipe of {found.judge!r}, so that it cannot be known again")
+        raise SpecError(
+            f"run {record.id} has no recipe of {found.judge!r}, so a calibration could not be "
+            "matched to the judge"
+        )
     fitted = fit(
         columns(found.samples, found.outcomes.values(), found.judge, found.scoring),
         method,

@@ -63,10 +63,10 @@ def _check(chosen: Sequence[tuple[RunRecord, str]]) -> None:
     """Raise `SpecError` unless these are at least two judges without duplicates."""
     if len(chosen) < 2:
         had = f"{chosen[0][1]} of {chosen[0][0].name or chosen[0][0].id}" if chosen else "none"
-        raise SpecError(f"a comparison takes two judges or more, got only {had}; name another run or judge")
+        raise SpecError(f"a comparison needs at least two judges, got only {had}; add another run or judge")
     counts = Counter((record.id, judge) for record, judge in chosen)
     if twice := [judge for (_, judge), count in counts.items() if count > 1]:
-        raise SpecError(f"{twice[0]} is named twice; a judge and itself do not differ")
+        raise SpecError(f"{twice[0]} is given twice; a judge cannot be compared with itself")
 
 
 def _sides(read: Sequence[Judged]) -> list[Side]:
@@ -166,8 +166,8 @@ def samples_needed(
         raise InputError(f"the difference must be at least {LEAST_DIFFERENCE:g}, got {difference:g}")
     unused = {"auroc": ("agreement", agreement)}.get(metric, ("correlation", correlation))
     if not pilot and unused[1] is not None:
-        other = "is of labels, and auroc is of scores; give --correlation"
-        told = other if metric == "auroc" else f"is of two areas (auroc), not of {metric}; give --agreement"
+        other = "is about labels, but auroc is about scores; use --correlation"
+        told = other if metric == "auroc" else f"is only for auroc, not for {metric}; use --agreement"
         raise SpecError(f"--{unused[0]} {told}")
     if not pilot:
         return plan(
@@ -183,9 +183,9 @@ def samples_needed(
         )
     given = {"value": value, "base-rate": base_rate, "agreement": agreement, "correlation": correlation}
     if said := [name for name, each in given.items() if each is not None]:
-        raise SpecError(f"--{said[0]} is an assumption, and a pilot says it itself; give one or the other")
+        raise SpecError(f"--{said[0]} is an assumption that a pilot measures; give one or the other")
     sides = sides_of(pilot, store=store)
     if len(sides) != 2:
         names = ", ".join(side.name for side in sides)
-        raise SpecError(f"a pilot is two judges, these are {len(sides)}: {names}; name them as RUN:JUDGE")
+        raise SpecError(f"a pilot needs two judges, got {len(sides)}: {names}; give them as RUN:JUDGE")
     return plan_from(sides, metric, difference, power=power, alpha=alpha, comparisons=comparisons)

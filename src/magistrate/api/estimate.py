@@ -76,7 +76,7 @@ async def estimate(
 
 async def aestimate_plan(plan: RunPlan, store: Store | None) -> Estimate:
     """Estimate the work of a prepared run. Earlier runs in `store` show how fast its judges are."""
-    assert plan.dataset is not None, "a plan is estimated with its data"
+    assert plan.dataset is not None, "an estimate needs the plan's data"
     rates = {
         judge: None if store is None else earlier_rates(store, recipe.judge, recipe.fingerprint)
         for judge, recipe in plan.recipes.items()

@@ -253,7 +253,7 @@ class RunSession:
     async def start(self, plan: RunPlan, listener: ProgressListener | None = None) -> Run:
         """Create a run and execute it. Raises `DatasetError` if too many rows cannot be read."""
         spec, dataset = plan.spec, plan.dataset
-        assert dataset is not None, "a plan is started with its data"
+        assert dataset is not None, "the plan has no data to start with"
         await _async.in_thread(_read_ahead, dataset, spec.dataset.max_unread)
         size = dataset.size
         # Data that cannot be read again is stored first, so that the run can be resumed.

@@ -106,8 +106,8 @@ class Guard:
         labels = self.judge.info.labels
         if unknown := sorted(set(self.block) - set(labels)):
             raise SpecError(
-                f"judge {self.judge.info.name!r} never says {', '.join(unknown)}; it says "
-                f"{', '.join(labels)}: name those that hold an answer back, as in block=['flagged']"
+                f"judge {self.judge.info.name!r} has no label {', '.join(unknown)}; its labels are "
+                f"{', '.join(labels)}: give those that block an answer, as in block=['flagged']"
             )
         for name, way in (("on_timeout", self.on_timeout), ("on_failure", self.on_failure)):
             if way not in ("open", "closed"):
@@ -193,7 +193,9 @@ def guard(
 
     def decorate(function: Callable[P, Answer]) -> Callable[P, Answer]:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise SpecError("a function that gives its answer in pieces cannot be judged before it gets out")
+            raise SpecError(
+                "a generator function cannot be guarded: its answer leaves in pieces before it can be judged"
+            )
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -220,10 +222,10 @@ def sample_of(answer: Any, read: Callable[[Any], Any] | None = None) -> Sample:
         return given.answered()
     if not isinstance(given, Mapping):
         raise SpecError(
-            "a guarded function gives an answer with its context, {'answer': …, 'context': …} or a pair; "
-            f"this one gave {type(given).__name__}: make one of it with guard(read=…)"
+            "a guarded function must return an answer with its context, as {'answer': …, 'context': …} or a "
+            f"pair; this one returned {type(given).__name__}: convert it with guard(read=…)"
         )
     try:
         return to_sample(given, id="answer")
     except RowError as error:
-        raise SpecError(f"what the guarded function gave cannot be judged: {error}") from None
+        raise SpecError(f"the result of the guarded function cannot be judged: {error}") from None

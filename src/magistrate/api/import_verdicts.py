@@ -81,7 +81,7 @@ def import_verdicts(
     """
     _check_name(judge)
     if samples is not None and into is not None:
-        raise SpecError("the samples are those of a run (--into) or of data (--samples), not of both")
+        raise SpecError("give either --into RUN or --samples DATA, not both")
     fields, meanings = check_mapping(mapping), check_labels(labels)
     found = read_verdicts(path, columns, labels=meanings, max_unread=max_unread)
     work = _Import(judge, found, fields, meanings, model)
@@ -136,9 +136,9 @@ def _into(store: Store, record: RunRecord, work: _Import, how: Mapping[str, Any]
     if imported.get(judge) == note:
         return Imported(run, judge, False, work.found.problems)
     if judge in record.judges:
-        raise SpecError(f"run {record.id} has a judge {judge!r} already; give another name: --judge")
+        raise SpecError(f"run {record.id} already has a judge {judge!r}; choose another name: --judge")
     if record.status != "done":
-        raise SpecError(f"run {record.id} is not finished; do that first: magistrate resume {record.id}")
+        raise SpecError(f"run {record.id} is not finished; finish it first: magistrate resume {record.id}")
     outcomes, strangers = work.joined(list(store.samples(record.id)), f"run {record.id}")
     with store.hold(record.id):
         work.write(store, record.id, outcomes, {**imported, judge: note})
@@ -161,12 +161,13 @@ def _check_name(judge: str) -> None:
     """Raise `SpecError` for an invalid judge name, or the name of a judge of this package."""
     if not NAME.fullmatch(judge):
         raise SpecError(
-            f"a judge's name is letters, digits, '_', '.' and '-', 60 at most; got {shorten(repr(judge))}"
+            "a judge's name consists of letters, digits, '_', '.' and '-', at most 60; got "
+            f"{shorten(repr(judge))}"
         )
     if judge in registry.judge_entries():
         raise SpecError(
-            f"{judge!r} is a judge of Magistrate, and these verdicts are another's; name it after the tool, "
-            f"such as ragas-{judge}"
+            f"{judge!r} is a judge of Magistrate, but these verdicts are from another tool; name it after "
+            f"the tool, such as ragas-{judge}"
         )
 
 
@@ -186,7 +187,11 @@ class _Import:
             try:
                 sample = self._sample(each, need_output=True)
             except RowError as error:
-                advice = "" if error.label else "; if the texts are elsewhere: --samples DATA or --into RUN"
+                advice = (
+                    ""
+                    if error.label
+                    else ("; if the texts are in another file or run: --samples DATA or --into RUN")
+                )
                 items.append(each.row.problem(f"{error}{advice}", error.label))
                 continue
             _check_twice(seen, sample.id, each)
@@ -218,10 +223,10 @@ class _Import:
             told = ", ".join(strangers[:TOLD])
             known = ", ".join(repr(plain(each.id)) for each in samples[:TOLD])
             raise DatasetError(
-                f"no row of {self.found.source.shown} is about a sample of {of}: {told}; the ids there are "
-                f"such as {known}; --map id=COLUMN says which column has them"
+                f"no row of {self.found.source.shown} matches a sample of {of}: {told}; ids there look like "
+                f"{known}; give the column of ids with --map id=COLUMN"
             )
-        absent = f"no row of {self.found.source.shown} is about this sample"
+        absent = f"no row of {self.found.source.shown} matches this sample"
         return [
             self._outcome(each.id, said[each.id])
             if each.id in said
@@ -245,7 +250,7 @@ class _Import:
             because = f"{found.missing} ({found.row.where})"
             return Failure(sample_id, self.judge, "not_recorded", because)
         if found.unsure is not None or found.label is None or found.score is None:
-            message = f"the verdict there is {found.unsure!r}, which is neither ({found.row.where})"
+            message = f"the verdict is {found.unsure!r}, which is neither label ({found.row.where})"
             return Abstention(sample_id, self.judge, "uncertain", message)
         details = {"recorded": {**found.given, "row": found.row.where}}
         return Verdict(sample_id, self.judge, found.label, found.score, None, found.reason, details=details)
@@ -279,8 +284,8 @@ def _check_twice(seen: dict[str, str], sample_id: str, found: RecordedVerdict) -
     """Raise `DatasetError` if a sample has two verdicts."""
     if first := seen.get(sample_id):
         raise DatasetError(
-            f"{found.row.where}: sample {plain(repr(sample_id))} has a verdict already ({first}); where one "
-            "file holds several metrics, take one: --only COLUMN=VALUE"
+            f"{found.row.where}: sample {plain(repr(sample_id))} already has a verdict ({first}); if the "
+            "file has several metrics, choose one: --only COLUMN=VALUE"
         )
     seen[sample_id] = found.row.where
 
@@ -297,18 +302,16 @@ def _finder(samples: Iterable[Sample]) -> Callable[[Sample], Sample | None]:
         if (own := by_id.get(row.id)) is not None:
             for name, theirs in _texts(row):
                 if theirs != getattr(own, name):
-                    raise RowError(f"its {name} is not that of sample {plain(repr(own.id))}")
+                    raise RowError(f"its {name} differs from that of sample {plain(repr(own.id))}")
             return own
         if row.output is None:
             if not row.id:
-                raise RowError("nothing says which sample it is about: it has no id and no output")
+                raise RowError("it cannot be matched to a sample: it has no id and no output")
             return None
         same = by_text.get((row.output, row.input)) or []
         if len(same) > 1:
             ids = ", ".join(plain(repr(each.id)) for each in same[:TOLD])
-            raise RowError(
-                f"its texts are those of {len(same)} samples ({ids}); only ids can tell them apart"
-            )
+            raise RowError(f"{len(same)} samples have the same texts ({ids}); only ids can tell them apart")
         return same[0] if same else None
 
     return find

@@ -89,7 +89,7 @@ def improve(
         raise SpecError(registry.unknown("way", unknown[0], WAYS))
     folder = None if to is None else Path(to)
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SpecError(f"{folder} is there already; name a new folder")
+        raise SpecError(f"{folder} already exists; choose a new folder")
     record, place = record_of(run, store)
     chosen = _judge_of(record, judge)
     with Store.open(place) as opened:
@@ -120,7 +120,7 @@ def improve(
 def _judge_of(record: RunRecord, named: str | None) -> str:
     known = [each for each in record.judges if each in record.recipes]
     if not known or (named is not None and named not in known):
-        listed = ", ".join(known) or "none whose recipe is known"
+        listed = ", ".join(known) or "none with a known recipe"
         raise SpecError(f"run {record.name or record.id} has no judge {named!r}; it has: {listed}")
     return named or known[0]
 
@@ -270,7 +270,7 @@ class _Desk:
         ]
         if len(words) < 2:
             raise _CannotBe(
-                f"a stack takes two judges of faithfulness, and the run has {len(words)}: run the data with "
+                f"a stack needs two judges of faithfulness, but the run has {len(words)}: run the data with "
                 "several, such as --judge novelty --judge detector"
             )
         parts = parts_of(words)
@@ -308,8 +308,8 @@ class _Desk:
         begun = base(self._base_words(), scratch)
         if learnt := shared(family_of(self._record.dataset), begun.trained_on):
             raise _CannotBe(
-                f"the detector {begun.name} has learnt from {', '.join(learnt)}, and so knows these labels: "
-                "what it says of them is no measure"
+                f"the detector {begun.name} was trained on {', '.join(learnt)}, so it has seen these labels "
+                "and cannot be measured on them"
             )
         return begun
 
@@ -338,4 +338,4 @@ class _Desk:
                 seconds=left,
             )
         if done is None or done.manifest is None:
-            raise _CannotBe("its trainings took longer than --minutes allows")
+            raise _CannotBe("its training took longer than --minutes allows")

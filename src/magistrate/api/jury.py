@@ -64,7 +64,10 @@ def _pool(outcomes: Iterable[Outcome], threshold: float | None) -> Pool:
     found = next((each.details for each in outcomes if isinstance(each, Verdict)), {})
     weights, how = found.get("weights"), found.get("aggregate", "mean")
     if how not in POOLINGS:
-        raise InputError(f"the run was pooled by {how!r}, which is not known here: {', '.join(POOLINGS)}")
+        raise InputError(
+            f"the run combined scores by {how!r}, which this version does not know; known: "
+            f"{', '.join(POOLINGS)}"
+        )
     return Pool(
         how,
         tuple(weights) if weights else None,

@@ -67,7 +67,7 @@ class LabelQueue:
                 newest = store.labels.newest(queue.name, number - 1, checked_annotator(annotator))
                 seen = 0 if newest is None else newest.revision
                 raise SpecError(
-                    f"{annotator} has labelled item {number} already; to change it: revision={seen}"
+                    f"{annotator} has already labelled item {number}; to change the label: revision={seen}"
                 )
             return added
 
@@ -127,7 +127,7 @@ def label_queue(
             made = queue_of_run(opened, record, name, QueueOptions(**options), datetime.now(UTC))
         return LabelQueue(made.name, place)
     if options:
-        raise SpecError("a queue has its options from the beginning: they go with of=RUN")
+        raise SpecError("options of a queue are set when it is created: use them with of=RUN")
     place = store or default_store()
     if not exists(place):
         raise SpecError(f"there is no store at {place}, and no queue {name!r} in it")

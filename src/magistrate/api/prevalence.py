@@ -87,7 +87,7 @@ def prevalence(
     too few labels and if no sample is unlabelled, `SpecError` if the two runs are not of the same judge.
     """
     if using not in ("label", "score"):
-        raise SpecError(f"using is label or score, got {using!r}")
+        raise SpecError(f"using must be label or score, got {using!r}")
     own = judged(run, judge, store)
     other = own if labelled is None else judged(labelled, judge, store)
     _same_judge(own, other)
@@ -164,7 +164,7 @@ def _same_judge(own: Judged, other: Judged) -> None:
     recipes: list[Mapping[str, Recipe]] = [own.record.recipes, other.record.recipes]
     here, there = recipes[0].get(own.judge), recipes[1].get(other.judge)
     if here is None or there is None:
-        raise SpecError(f"{own.judge!r} has no recipe in both runs, so it is not known to be the same judge")
+        raise SpecError(f"{own.judge!r} has no recipe in one of the runs, so it may not be the same judge")
     differing = [
         f"{name} is {getattr(here, name)!r} in {own.name} and {getattr(there, name)!r} in {other.name}"
         for name in PINS
@@ -172,31 +172,32 @@ def _same_judge(own: Judged, other: Judged) -> None:
     ]
     if differing:
         raise SpecError(
-            f"errors of one judge do not correct another: {'; '.join(differing)}. Judge both with the same"
+            f"the errors of one judge cannot correct another judge: {'; '.join(differing)}. Use the same "
+            "judge for both runs"
         )
 
 
 def _check(known: Columns, asked: Sequence[Sample], other: Judged, own: Judged) -> None:
     if not asked:
         raise InputError(
-            f"run {own.name} has no unlabelled sample with a verdict of {own.judge!r}, so that there is "
-            "nothing to estimate: of its labelled ones 'magistrate show' has the share"
+            f"run {own.name} has no unlabelled sample with a verdict of {own.judge!r}, so there is nothing "
+            "to estimate; 'magistrate show' prints the share of the labelled samples"
         )
     positives = int(known.truth.sum())
     enough = known.n >= LEAST and min(positives, known.n - positives) >= LEAST_OF_EITHER
     if not enough or known.n_groups < LEAST_CONTEXTS:
         raise InputError(
-            f"a correction takes at least {LEAST} labelled samples with a verdict in {LEAST_CONTEXTS} "
-            f"contexts, {LEAST_OF_EITHER} of either class; run {other.name} has {known.n} in "
-            f"{known.n_groups}: {positives} hallucinated, {known.n - positives} faithful. "
-            "Labels of another run: --labelled RUN"
+            f"a correction needs at least {LEAST} labelled samples with a verdict in {LEAST_CONTEXTS} "
+            f"contexts, {LEAST_OF_EITHER} of each class; run {other.name} has {known.n} in {known.n_groups}: "
+            f"{positives} hallucinated, {known.n - positives} faithful. To use labels of another run: "
+            "--labelled RUN"
         )
 
 
 def _facts(
     own: Judged, other: Judged, known: Columns, found: Prevalence, missing: int, shared: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    lost = f"; {missing} more have no verdict and are not in it" if missing else ""
+    lost = f"; {missing} more have no verdict and are not included" if missing else ""
     yield "unlabelled", f"{found.n_unlabelled} outputs of {own.record.dataset} (run {own.name}){lost}"
     yield (
         "labelled",
@@ -206,13 +207,13 @@ def _facts(
     if shared:
         yield (
             "in both",
-            f"{len(shared)} outputs of run {own.name} are labelled in run {other.name}, and count as such",
+            f"{len(shared)} outputs of run {own.name} are labelled in run {other.name} and count as labelled",
         )
     if found.n_failed:
         yield (
             "no verdict",
             f"{found.n_failed} more labelled outputs, {found.positives_failed} of them hallucinated: they "
-            "count in 'labels alone' only",
+            "only count in 'labels alone'",
         )
 
 
@@ -221,27 +222,29 @@ def _remarks(
 ) -> Iterator[str]:
     if foreign:
         yield (
-            f"The labels are of other data ({other.record.dataset}, run {other.name}) than the outputs asked "
-            f"about ({own.record.dataset}, run {own.name}). Where hallucinations are more or less frequent "
-            "there, or the judge errs differently, the corrected share is off by as much and its interval "
-            "does not know it: label a random sample of the outputs themselves. If only the frequency "
-            "differs, Rogan-Gladen still holds."
+            f"The labels are of other data ({other.record.dataset}, run {other.name}) than the estimated "
+            f"outputs ({own.record.dataset}, run {own.name}). If hallucinations are more or less frequent "
+            "there, or the judge makes different errors, the corrected share is biased and its interval does "
+            "not show it: label a random sample of the outputs themselves. If only the frequency differs, "
+            "Rogan-Gladen is still valid."
         )
     yield from _unfit(found)
     yield from _flattered(found, known)
     naive, low, high = found.naive.value, found.corrected.low, found.corrected.high
     if naive is not None and low is not None and high is not None and not low <= naive <= high:
         yield (
-            f"What the judge says ({decimal(naive)}) lies outside the corrected interval "
+            f"The share of flagged outputs ({decimal(naive)}) is outside the corrected interval "
             f"[{decimal(low)}, {decimal(high)}]: do not report it as the share."
         )
     if bool((known.truth == known.said).all()):
         yield (
-            f"The judge made no error on the {known.n} labelled samples, so its interval knows of none; it "
-            f"may still err on up to {decimal(3 / known.n)} of all outputs."
+            f"The judge made no error on the {known.n} labelled samples, so its interval assumes none; it "
+            f"may still be wrong on up to {decimal(3 / known.n)} of all outputs."
         )
     elif found.tuning == 0:
-        yield "The judge's verdicts say nothing of the labels here: the estimate is that of the labels alone."
+        yield (
+            "The judge's verdicts are not related to the labels here, so the estimate uses the labels alone."
+        )
     if missing:
         yield f"{missing} unlabelled outputs have no verdict; they may be hallucinated more often."
 
@@ -249,14 +252,15 @@ def _remarks(
 def _unfit(found: Prevalence) -> Iterator[str]:
     """Yield remarks on estimates outside [0, 1]."""
     for name, (value, low, high) in found.beyond.items():
-        uncut = f"{WORDS[name]} comes to {decimal(value)} [{decimal(low)}, {decimal(high)}] before it is cut"
+        uncut = f"{WORDS[name]} is {decimal(value)} [{decimal(low)}, {decimal(high)}] before clipping"
         if high <= 0 or low >= 1:
             yield (
-                f"{uncut}, which is no share: the labelled samples are not like the outputs asked about, or "
-                "the judge errs differently on these. Label a random sample of the outputs themselves."
+                f"{uncut}, which is not a valid share: the labelled samples are not like the estimated "
+                "outputs, or the judge makes different errors on them. Label a random sample of the outputs "
+                "themselves."
             )
         else:
-            yield f"{uncut} to [0, 1]: what is left of its interval is likely too narrow."
+            yield f"{uncut} to [0, 1]: the clipped interval is probably too narrow."
 
 
 def _flattered(found: Prevalence, known: Columns) -> Iterator[str]:
@@ -268,8 +272,8 @@ def _flattered(found: Prevalence, known: Columns) -> Iterator[str]:
     failed = (found.positives_failed, found.n_failed - found.positives_failed)
     if fisher_exact(*failed, positives, known.n - positives) < LEVEL:
         yield (
-            "Where the judge fails goes with the label: hallucinated are "
-            f"{decimal(found.positives_failed / found.n_failed)} of the {found.n_failed} labelled outputs "
-            f"without a verdict, and {decimal(positives / known.n)} of the {known.n} with one. The corrected "
-            "share is that of outputs with a verdict; 'labels alone' counts all labels."
+            f"Failures of the judge depend on the label: {decimal(found.positives_failed / found.n_failed)} "
+            f"of the {found.n_failed} labelled outputs without a verdict are hallucinated, but "
+            f"{decimal(positives / known.n)} of the {known.n} with one. The corrected share is for outputs "
+            "with a verdict; 'labels alone' counts all labels."
         )

@@ -57,10 +57,10 @@ def rank(
         raise SpecError(f"unknown field {wrong[0]!r}; known: {', '.join(COLUMNS)}")
     if isinstance(source, Path) or (not isinstance(source, Run) and looks_like_path(source)):
         if judge is not None:
-            raise SpecError("--judge goes with a run, not with a file of comparisons")
+            raise SpecError("--judge needs a run, not a file of comparisons")
         return _of_file(Path(str(source)), named, seed)
     if "winner" in named:
-        raise SpecError("in a run it is the judge that names the winner; --winner goes with a file")
+        raise SpecError("--winner needs a file; in a run, the judge decides the winner")
     return _of_run(source, judge, named, store, seed)
 
 
@@ -99,7 +99,10 @@ def matches_of(
             left_out[missing(outcome)] += 1
             continue
         if outcome.label not in WINNERS:
-            raise SpecError(f"judge {own.judge!r} says {outcome.label!r}: it compares nothing; use pairwise")
+            raise SpecError(
+                f"judge {own.judge!r} has the label {outcome.label!r}, so it does not compare "
+                "answers; use pairwise"
+            )
         first, second = (value_at(sample, path) for path in sides.values())
         if first is None or second is None:
             left_out[f"without {sides['first'] if first is None else sides['second']}"] += 1
@@ -135,8 +138,8 @@ def _of_file(path: Path, named: Mapping[str, str], seed: int) -> Ranking:
     if not matches:
         told = "; ".join(f"{n} rows {reason}" for reason, n in left_out.items()) or "it has no rows"
         raise DatasetError(
-            f"no row of {source.shown} is a comparison: {told}{f' ({example})' if example else ''}; it takes "
-            "first, second and winner, or say which columns they are: --first, --second, --winner"
+            f"no row of {source.shown} is a comparison: {told}{f' ({example})' if example else ''}; the "
+            "columns first, second and winner are needed, or give their names: --first, --second, --winner"
         )
     return ranking(matches, source=source.shown, left_out=dict(left_out.most_common()), seed=seed)
 

@@ -104,7 +104,7 @@ class Run:
         from magistrate.store.connection import exists
 
         if not exists(self.store):
-            raise StoreError(f"the store {self.store} is not there any more, and run {self.id} with it")
+            raise StoreError(f"the store {self.store} with run {self.id} no longer exists")
         return Store.open(self.store)
 
 
@@ -172,7 +172,7 @@ def refuse_damaged(damaged: Sequence[str], target: Path) -> None:
     """Raise `StoreError` after a file was written, if damaged records are missing from it."""
     if damaged:
         more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
-        raise StoreError(f"{target} is written without what is damaged: {damaged[0]}{more}")
+        raise StoreError(f"{target} is written without damaged entries: {damaged[0]}{more}")
 
 
 def price_of_run(record: RunRecord) -> Price | None:

@@ -31,7 +31,7 @@ from magistrate.training.split import held_out
 from magistrate.types import Outcome, Sample, Step, Verdict
 
 DISAGREES = "the judge and the label disagree"
-NO_WORDS = "corrected: a label alone does not say what the answer should have been"
+NO_WORDS = "corrected: the label alone does not say what the answer should have been"
 
 Messages = tuple[tuple[str, str], ...]
 
@@ -89,8 +89,8 @@ def examples(
         raise SpecError(f"judge {judge.info.name!r} is code: no model was asked, so there is no chat")
     if hasattr(asked, "of"):
         raise SpecError(
-            f"judge {judge.info.name!r} asks about parts of an output, and a label is of the whole; "
-            f"run and export the judge inside it: {asked.of.info.name}"
+            f"judge {judge.info.name!r} asks about parts of an output, but a label is for the whole; run and "
+            f"export the judge inside it: {asked.of.info.name}"
         )
     found, left_out = list[Example](), Counter[str]()
     for outcome in outcomes:
@@ -121,7 +121,7 @@ def write_examples(
     files = check_files(target, test=test, replace=replace)
     if not found:
         why = "; ".join(f"{reason}: {count}" for reason, count in left_out.items())
-        raise InputError(f"not one verdict of {judge} makes a chat ({why or 'there are none'})")
+        raise InputError(f"no verdict of {judge} can be exported as a chat ({why or 'there are none'})")
     groups = [int(group) for group in groups_of([each.sample for each in found])]
     held = held_out(groups, test, seed)
     parts = [
@@ -144,13 +144,13 @@ def write_examples(
 def check_files(target: Path, *, test: float, replace: bool) -> tuple[Path, ...]:
     """Return the files to write. Raises `SpecError` if they cannot be written or exist already."""
     if target.suffix.lower() != ".jsonl":
-        raise SpecError(f"chats are written to a file named SOMETHING.jsonl, got {target.name!r}")
+        raise SpecError(f"the file for chats must end in .jsonl, got {target.name!r}")
     if not 0 <= test < 1:
-        raise SpecError(f"test is the share of contexts that is held out, in [0, 1); got {test}")
+        raise SpecError(f"test, the share of held-out contexts, must be in [0, 1); got {test}")
     files = (target, target.with_name(f"{target.stem}.test.jsonl")) if test else (target,)
     for file in files:
         if file.exists() and not replace:
-            raise SpecError(f"{file} is there already; use --force to replace it")
+            raise SpecError(f"{file} already exists; use --force to replace it")
     return files
 
 
@@ -166,9 +166,9 @@ def _examples(sample: Sample, outcome: Outcome, judge: Judge, corrected: bool) -
     if not isinstance(outcome, Verdict):
         return missing(outcome)
     if sample.label is None:
-        return "no label of a person"
+        return "no label by a person"
     if sample.label not in KNOWN or outcome.label not in KNOWN:
-        return "a label of another name"
+        return "another label"
     steps = [step for step in outcome.steps if "error" not in step.result]
     if not steps:
         return "decided without asking a model"
@@ -274,7 +274,7 @@ def _known(record: RunRecord, name: str, given: str | Judge | None) -> Judge:
         found = given
     elif "judges" in objects_of(record):
         raise SpecError(
-            f"the judges of run {record.id} came from Python and cannot be written down; export it there: "
+            f"the judges of run {record.id} were created in Python; export it in Python too: "
             "magistrate.api.sft.export_sft(run, FILE, judge=…)"
         )
     else:
@@ -282,7 +282,7 @@ def _known(record: RunRecord, name: str, given: str | Judge | None) -> Judge:
     recipe = record.recipes[name]
     if (found.info.prompt, found.info.constraint) != (recipe.prompt, recipe.constraint):
         raise SpecError(
-            f"judge {name!r} asks something else now than in run {record.id} (prompt {found.info.prompt}, "
-            f"then {recipe.prompt}); run it again to export it"
+            f"the prompt of judge {name!r} has changed since run {record.id} (now {found.info.prompt}, then "
+            f"{recipe.prompt}); run it again to export it"
         )
     return found

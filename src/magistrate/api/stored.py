@@ -50,7 +50,7 @@ def record_of(run: RunRef, store: StorePlace | None = None) -> tuple[RunRecord, 
         return run.record, run.store
     place = store or default_store()
     if not exists(place):
-        raise SpecError(f"there is no store of runs at {place}; make one with: magistrate run quickstart")
+        raise SpecError(f"there is no store of runs at {place}; create one with: magistrate run quickstart")
     with Store.open(place) as opened:
         return opened.find_run(run), place
 

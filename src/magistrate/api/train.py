@@ -74,9 +74,7 @@ async def atrain_probe(
     how: dict[str, Any] = {"mapping": mapping, "labels": labels, "max_unread": max_unread}
     read = [_usable(load(each, sample=sample, seed=seed, **how), left_out) for each in data]
     if not any(each.samples for each in read):
-        raise DatasetError(
-            f"none of the samples of {', '.join(data)} has a label that says {FAITHFUL} or {HALLUCINATED}"
-        )
+        raise DatasetError(f"no sample of {', '.join(data)} has the label {FAITHFUL} or {HALLUCINATED}")
     found: list[Activations] = []
     listed: list[ProbeData] = []
     for each in read:
@@ -185,7 +183,7 @@ def parts_of(of: Sequence[str]) -> list[Part]:
     from magistrate.features.signals import SIGNALS
 
     if not of:
-        raise SpecError("a stack has parts: name them with --of, such as --of novelty --of signal:numbers")
+        raise SpecError("a stack needs parts: give them with --of, such as --of novelty --of signal:numbers")
     found = []
     for words in of:
         if not words.startswith(SIGNAL):
@@ -200,7 +198,7 @@ def parts_of(of: Sequence[str]) -> list[Part]:
         found.append(Part(words))
     twice = [name for name, n in Counter(part.name for part in found).items() if n > 1]
     if twice:
-        raise SpecError(f"{twice[0]!r} is named twice: every part has a name of its own")
+        raise SpecError(f"{twice[0]!r} is given twice; parts need different names")
     return found
 
 
@@ -225,9 +223,9 @@ def check_seen(parts: Sequence[Part], replaced: Mapping[str, str], source: str, 
         info = registry.judge(words).info
         if not seen and (learnt := shared(family, info.trained_on)):
             raise SpecError(
-                f"{words} was trained on {', '.join(learnt)}, and so knows the labels of {source}: it would "
-                f"be trusted too much. Train it without that family too, and name it for training: --instead "
-                f"'{part.name}=NAME:folders/without-{FAMILY}'; to do it all the same: --seen"
+                f"{words} was trained on {', '.join(learnt)}, so it has seen the labels of {source}, and the "
+                "stack would trust it too much. Train a version without that family and use it for training: "
+                f"--instead '{part.name}=NAME:folders/without-{FAMILY}'; to continue anyway: --seen"
             )
 
 
@@ -314,7 +312,7 @@ def table_of(
         used.append(kept)
     if not rows:
         told = ", ".join(f"{n} {reason}" for reason, n in left_out.most_common())
-        raise InputError(f"no sample can be learnt from: {told or 'there are none'}")
+        raise InputError(f"no sample can be used for training: {told or 'there are none'}")
     everything = [sample for kept in used for sample in kept]
     scales: list[Scale] = ["share" if part.judge is None else "log_odds" for part in parts]
     table = Table(
@@ -415,7 +413,7 @@ def train_stack(
     if not 0 < base_rate < 1:
         raise SpecError(f"a base rate must be in (0, 1), got {base_rate}")
     if not data and not runs:
-        raise SpecError("a stack is learnt on labels: name data with --data, or a stored run with --run")
+        raise SpecError("a stack needs labels: give data with --data, or a stored run with --run")
     parts = parts_of(of)
     replaced = replacing(parts, instead or {})
     for source in data:
@@ -459,7 +457,7 @@ def _described(
     models = {each.model for each in found if each.model is not None}
     if len(models) > 1:
         told = " and ".join(sorted(name for name, _ in models))
-        raise SpecError(f"judges of a stack ask one model; these data were judged with {told}")
+        raise SpecError(f"judges of a stack must ask the same model; these data were judged with {told}")
     weights, table = fitted.weights, fitted.table
     written, folders = list[PartFile](), dict[str, Path]()
     for at, part in enumerate(parts):

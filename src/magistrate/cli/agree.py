@@ -15,19 +15,19 @@ EXAMPLE = (
 
 @click.command(epilog=EXAMPLE)
 @click.argument("run")
-@click.option("--judge", help="The judge that is meant, where the run has several.")
+@click.option("--judge", help="Which judge of the run, if it has several.")
 @click.option(
     "--with",
     "reference",
     metavar="FILE|RUN",
-    help="Labels by sample id, of one person or several, or another run (default: the gold labels).",
+    help="A file of labels by sample id, from one or more people, or another run (default: the gold labels).",
 )
-@click.option("--with-judge", help="The judge of the other run, or another judge of this one.")
-@click.option("--by", metavar="FIELD", help="Also for each value of label or metadata.NAME.")
+@click.option("--with-judge", help="The judge of the other run, or another judge of this run.")
+@click.option("--by", metavar="FIELD", help="Also show figures for each value of label or metadata.NAME.")
 @click.option(
     "--order",
     metavar="A,B,C",
-    help="The labels from least to most, also those not given, for weighted kappa (numbers have theirs).",
+    help="All possible labels from least to most, for weighted kappa (not needed if labels are numbers).",
 )
 @reading_options
 @click.option(
@@ -36,7 +36,7 @@ EXAMPLE = (
     type=click.IntRange(0),
     default=10,
     show_default=True,
-    help="How many disagreements to show, the judge's surest first.",
+    help="How many disagreements to show, those where the judge is surest first.",
 )
 @store_option
 @json_option

@@ -20,7 +20,11 @@ EXAMPLE = (
 @click.command(epilog=EXAMPLE)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--app", "apps", multiple=True, metavar="[NAME=]COLUMN", help="A column of answers; repeatable."
+    "--app",
+    "apps",
+    multiple=True,
+    metavar="[NAME=]COLUMN",
+    help="A column with a candidate's answers; repeatable.",
 )
 @click.option(
     "--answer",
@@ -28,24 +32,31 @@ EXAMPLE = (
     multiple=True,
     type=Assignment(),
     metavar="NAME=MODEL",
-    help="A model that answers; repeatable.",
+    help="A candidate: a model that answers the questions; repeatable.",
 )
-@click.option("--examiner", is_flag=True, help="The rows are documents: a model writes a question on each.")
-@click.option("--judge", default="auto", show_default=True, help="Who says whether an answer is faithful.")
+@click.option(
+    "--examiner", is_flag=True, help="The rows are documents; this model writes a question about each."
+)
+@click.option(
+    "--judge", default="auto", show_default=True, help="The judge that says whether an answer is faithful."
+)
 @click.option(
     "--member",
     "members",
     multiple=True,
     metavar="MODEL",
-    help="A member of the committee; repeatable (default: --model as three personas).",
+    help="A model of the committee that decides battles; repeatable (default: --model as three personas).",
 )
 @click.option(
-    "--criteria", metavar="TEXT", default="", help="What the committee decides by (default: faithfulness)."
+    "--criteria",
+    metavar="TEXT",
+    default="",
+    help="The criterion that the committee decides by (default: faithfulness).",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(1),
-    help="How often candidates are paired (default: as often as it takes).",
+    help="How many rounds of pairs (default: as many as needed).",
 )
 @click.option(
     "--cross-examine",
@@ -55,8 +66,8 @@ EXAMPLE = (
     show_default=True,
     help="How often both sides of a battle may attack or question the other's answer before the vote.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of pairs, sides and intervals.")
-@click.option("--name", help="What the arena and its runs are called (default: the file's name).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of pairs, sides and intervals.")
+@click.option("--name", help="Name of the arena and its runs (default: the file's name).")
 @click.option(
     "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
 )
@@ -95,7 +106,7 @@ def command(
     settings = EngineSettings(concurrency=limits.concurrency)
     columns = dict(_named(each) for each in apps)
     if len(columns) < len(apps) or len(dict(models)) < len(models):
-        raise click.UsageError("two candidates have one name; say --app NAME=COLUMN")
+        raise click.UsageError("two candidates have the same name; use --app NAME=COLUMN")
     spec = ArenaSpec(
         name=name or file.name.partition(".")[0],
         columns=columns,

@@ -29,14 +29,19 @@ EXAMPLE = "Example: magistrate audit faithfulness --data quickstart --sample 20 
 @run_option(SAMPLE)
 @run_option(BALANCE)
 @run_option(VIEW)
-@run_option(SEED, help="For --sample, edits and intervals.")
-@click.option("--check", "checks", multiple=True, metavar="NAME", help="Only this check; repeatable.")
+@run_option(SEED, help="Seed of --sample, edits and intervals.")
+@click.option("--check", "checks", multiple=True, metavar="NAME", help="Run only this check; repeatable.")
 @click.option(
-    "--attacks", type=click.IntRange(1), default=8, show_default=True, help="How many hostile texts."
+    "--attacks", type=click.IntRange(1), default=8, show_default=True, help="How many hostile texts to try."
 )
-@click.option("--html", "html", type=click.Path(dir_okay=False, path_type=Path), help="Write the page there.")
-@click.option("--force", is_flag=True, help="Replace the page if it is there.")
-@run_option(CONCURRENT, help="Judgements at once.")
+@click.option(
+    "--html",
+    "html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write an HTML report to this file.",
+)
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@run_option(CONCURRENT, help="How many judgements to run at the same time.")
 @run_option(TIME_FOR_VERDICT)
 @model_options
 @store_option
@@ -121,13 +126,13 @@ def _made(examination: Examination, html: Path | None, as_json: bool) -> int:
         return interrupted_code()
     effects = [finding.effect for finding in audit.findings if finding.effect is not None]
     if effects and not any(effect.pairs for effect in effects):
-        click.echo("no pair of judgements has its verdicts, so that nothing is known of the judge", err=True)
+        click.echo("no pair of judgements has two verdicts, so nothing can be said about the judge", err=True)
         return ENGINE_GONE
     return DONE
 
 
 def _told(n: int, of: int) -> str:
-    return f"{n} of {of} judgements were made, and none is kept"
+    return f"{n} of {of} judgements were made; none of them is stored"
 
 
 def _writable(html: Path | None, force: bool) -> None:
@@ -137,6 +142,6 @@ def _writable(html: Path | None, force: bool) -> None:
     if html is None:
         return
     if html.exists() and not force:
-        raise SpecError(f"{html} is there already; replace it with --force, or name another file")
+        raise SpecError(f"{html} already exists; replace it with --force, or choose another file")
     if not html.absolute().parent.is_dir():
-        raise SpecError(f"there is no folder {html.absolute().parent} to write {html.name} into")
+        raise SpecError(f"cannot write {html.name}: there is no folder {html.absolute().parent}")

@@ -65,7 +65,7 @@ def stats(as_json: bool) -> None:
         if as_json:
             print_json({**nothing, "oldest": None, "newest": None, "models": {}})
         else:
-            click.echo(f"nothing is kept yet; it would be in {path}")
+            click.echo(f"the cache is empty; it would be at {path}")
         return
     with _opened() as cache:
         found = cache.stats()
@@ -83,9 +83,13 @@ def stats(as_json: bool) -> None:
 
 
 @command.command(epilog=EXAMPLE)
-@click.option("--older-than", type=Age(), help="What was not used for so long, such as 30d.")
-@click.option("--max-size", type=Size(), help="What was not used for longest, until the rest is so small.")
-@click.option("--model", help="Of this model only; everything of it if nothing else is said.")
+@click.option("--older-than", type=Age(), help="Remove what was not used for this long, such as 30d.")
+@click.option(
+    "--max-size",
+    type=Size(),
+    help="Remove the least recently used answers until the cache has this size, such as 500MB.",
+)
+@click.option("--model", help="Remove only answers of this model; without other options, all of them.")
 @click.option("--all", "everything", is_flag=True, help="Everything.")
 @json_option
 def prune(
@@ -98,9 +102,9 @@ def prune(
 
     others = older_than is not None or max_size is not None or model is not None
     if everything and others:
-        raise SpecError("--all removes everything; leave the other options out")
+        raise SpecError("--all removes everything; it cannot be combined with other options")
     if not everything and not others:
-        raise SpecError("say what to remove: --older-than, --max-size, --model or --all")
+        raise SpecError("choose what to remove: --older-than, --max-size, --model or --all")
     path, removed, freed = default_cache(), Kept(), 0
     if path.exists():
         with CallCache.open(path) as cache:

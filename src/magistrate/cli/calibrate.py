@@ -24,43 +24,51 @@ SHARE = click.FloatRange(0, 1, min_open=True)
 
 @click.command(epilog=EXAMPLE)
 @click.argument("run")
-@click.option("--judge", help="The judge that is meant, where the run has several.")
+@click.option("--judge", help="Which judge of the run, if it has several.")
 @click.option(
     "--method",
     type=click.Choice(["platt", "isotonic", "temperature"]),
     default="platt",
     show_default=True,
-    help="What is fitted; isotonic takes the most labels.",
+    help="The method; isotonic needs the most labels.",
 )
 @click.option(
     "--maximize",
     type=click.Choice(["f1", "balanced_accuracy", "accuracy"]),
-    help="Threshold: the one with the highest of this.",
+    help="Threshold: maximize this metric.",
 )
-@click.option("--precision", type=SHARE, help="Threshold: finds the most with at least this precision.")
-@click.option("--recall", type=SHARE, help="Threshold: the most precise that finds at least this share.")
+@click.option("--precision", type=SHARE, help="Threshold: the highest recall with at least this precision.")
+@click.option("--recall", type=SHARE, help="Threshold: the highest precision with at least this recall.")
 @click.option(
     "--costs",
     metavar="MISS/FALSE_ALARM",
-    help="Threshold: costs least, where errors cost this, such as 10/1.",
+    help="Threshold: the lowest cost, if errors cost this much, such as 10/1.",
 )
 @click.option(
     "--base-rate",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="The share of hallucinated outputs where it will be used, if it is not that of the labels.",
+    help="The share of hallucinated outputs where it will be used, if it differs from that of the labels.",
 )
-@click.option("--folds", type=click.IntRange(2, 20), default=5, show_default=True, help="Held-out parts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of folds and intervals.")
+@click.option(
+    "--folds",
+    type=click.IntRange(2, 20),
+    default=5,
+    show_default=True,
+    help="Number of cross-validation folds.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of folds and intervals.")
 @click.option(
     "--bins",
     "binning",
     type=click.Choice(["mass", "width"]),
     default="mass",
     show_default=True,
-    help="ECE over ten bins of as many samples, or as wide, as each other.",
+    help="Compute ECE over ten bins that hold equally many samples, or are equally wide.",
 )
-@click.option("--to", "target", type=click.Path(path_type=Path), help="Write the calibration to this .json.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option(
+    "--to", "target", type=click.Path(path_type=Path), help="Write the calibration to this .json file."
+)
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_option
 @json_option
 def command(
@@ -123,7 +131,7 @@ def _aim(
     given = {"--maximize": maximize, "--precision": precision, "--recall": recall, "--costs": costs}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
-        raise click.UsageError(f"a threshold has one aim; got {' and '.join(named)}")
+        raise click.UsageError(f"a threshold has one aim; give only one of {' and '.join(named)}")
     if maximize is not None:
         return Aim("maximize", metric=maximize)
     if precision is not None:

@@ -21,8 +21,8 @@ EXAMPLE = (
     "metrics",
     multiple=True,
     metavar="NAME",
-    help="What you ask about, named beforehand (default: balanced_accuracy); repeatable, and then corrected "
-    "together. The other metrics are shown as exploratory.",
+    help="The metric that you chose before seeing results (default: balanced_accuracy). Repeatable; p-values "
+    "are then corrected together. Other metrics are shown as exploratory.",
 )
 @click.option(
     "--list",
@@ -30,7 +30,7 @@ EXAMPLE = (
     type=click.IntRange(0),
     default=10,
     show_default=True,
-    help="How many flips of a pair to show, those with the scores furthest apart first.",
+    help="How many samples with different labels to show for each pair, largest difference of scores first.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the bootstrap.")
 @store_option
@@ -67,19 +67,31 @@ POWER_EXAMPLE = (
 
 
 @click.command("power", epilog=POWER_EXAMPLE)
-@click.option("--metric", required=True, help="What is compared: accuracy, f1, auroc, …")
-@click.option("--difference", required=True, type=float, help="The difference that is to be seen.")
-@click.option("--value", type=float, help="The metric of the judge that is not as good (default: 0.7).")
+@click.option("--metric", required=True, help="The metric to compare: accuracy, f1, auroc, …")
+@click.option(
+    "--difference", required=True, type=float, help="The smallest difference that should be detected."
+)
+@click.option("--value", type=float, help="The metric of the worse judge (default: 0.7).")
 @click.option("--base-rate", type=float, help="The share of hallucinated samples (default: 0.5).")
 @click.option(
-    "--agreement", type=float, help="How often both give one label (default: they err independently)."
+    "--agreement",
+    type=float,
+    help="How often both judges give the same label (default: as if their errors were independent).",
 )
-@click.option("--correlation", type=float, help="Of the two areas, for auroc (default: 0.5).")
+@click.option("--correlation", type=float, help="Correlation of the two AUROCs (default: 0.5).")
 @click.option(
-    "--power", type=float, default=0.8, show_default=True, help="How often a true difference is to be seen."
+    "--power",
+    type=float,
+    default=0.8,
+    show_default=True,
+    help="The probability of detecting a true difference.",
 )
 @click.option(
-    "--alpha", type=float, default=0.05, show_default=True, help="How often one may be seen that is none."
+    "--alpha",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="The probability of a false alarm that you accept.",
 )
 @click.option(
     "--comparisons",
@@ -89,7 +101,10 @@ POWER_EXAMPLE = (
     help="How many metrics and pairs are compared at once; divides --alpha.",
 )
 @click.option(
-    "--pilot", nargs=2, metavar="RUN_A RUN_B", help="Two runs (or RUN:JUDGE) in place of assumptions."
+    "--pilot",
+    nargs=2,
+    metavar="RUN_A RUN_B",
+    help="Measure the assumptions on two runs (or RUN:JUDGE) instead.",
 )
 @store_option
 @json_option

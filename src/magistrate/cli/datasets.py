@@ -46,11 +46,15 @@ def listing(store: str | None, as_json: bool) -> None:
 
 @command.command(epilog="Example: magistrate datasets add answers.jsonl --name refunds --map context=docs")
 @click.argument("data")
-@click.option("--name", required=True, help="What to call it; the same name again makes the next version.")
-@click.option("--limit", type=click.IntRange(1), help="The first N samples only.")
-@click.option("--sample", type=click.IntRange(1), help="N samples at random.")
-@click.option("--balance", metavar="FIELD", help="With --sample: as many of each value, such as label.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For --sample.")
+@click.option("--name", required=True, help="Name of the set; an existing name gets a new version.")
+@click.option("--limit", type=click.IntRange(1), help="Only the first N samples.")
+@click.option("--sample", type=click.IntRange(1), help="N random samples.")
+@click.option(
+    "--balance",
+    metavar="FIELD",
+    help="With --sample: equally many samples for each value of this field, such as label.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of --sample.")
 @click.option("--view", help="A view of a public set, such as article200.")
 @whole_reading_options
 @store_option
@@ -105,7 +109,7 @@ def add(
         _say(f"stored {_counted(added.n_samples)} as {added.ref}")
     else:
         later = "" if newest == added else f"; the newest version is {newest.ref}"
-        _say(f"{added.ref} holds the same {_counted(added.n_samples)} already{later}")
+        _say(f"{added.ref} already holds the same {_counted(added.n_samples)}{later}")
     print_problems(dataset.problems)
 
 
@@ -185,8 +189,8 @@ def diff(a: str, b: str, store: str | None, as_json: bool) -> None:
 
 @command.command(epilog="Example: magistrate datasets delete refunds@1 --yes")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Even if there are runs that judged it; they stay.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--force", is_flag=True, help="Delete it even if runs have judged it; the runs stay.")
 @store_option
 @json_option
 def delete(name: str, yes: bool, force: bool, store: str | None, as_json: bool) -> None:
@@ -339,5 +343,5 @@ def _confirmed(going: Sequence[DatasetVersion]) -> bool:
     """Ask for confirmation at a terminal. Raises `UsageError` if there is none."""
     named = ", ".join(each.ref for each in going)
     if not sys.stdin.isatty():
-        raise click.UsageError(f"deleting {named} takes --yes where nobody can be asked")
+        raise click.UsageError(f"not a terminal, so nobody can confirm: to delete {named}, add --yes")
     return click.confirm(f"delete {named}?", err=True)

@@ -87,7 +87,7 @@ def _engines() -> Iterator[Finding]:
         yield Finding(what, "missing" if kind.absent and not kind.word else state, "; ".join(missing + found))
     there = {kind.word for kind in KINDS if not kind.absent}
     for word, short in shorthands().items():
-        detail = f"{word}:MODEL is {short.kind}:MODEL at {short.base_url}, unless --base-url says otherwise"
+        detail = f"{word}:MODEL means {short.kind}:MODEL at {short.base_url}, unless you give --base-url"
         yield Finding(f"engine {word}", "ok" if short.kind in there else "note", detail)
     for name, entry in engine_entries().items():
         if name not in {kind.word for kind in KINDS}:
@@ -140,7 +140,7 @@ def _named(model: str, settings: EngineSettings, quick: bool) -> Iterator[Findin
     yield Finding("model", "ok", f"{info.model} ({info.name}), {window}, fingerprint {info.fingerprint[:12]}")
     cannot = sorted(set(get_args(Capability)) - info.can)
     yield Finding("can", "ok", ", ".join(sorted(info.can)))
-    yield Finding("cannot", "note", ", ".join(cannot) or "nothing that another can")
+    yield Finding("cannot", "note", ", ".join(cannot) or "nothing")
     for name, way in info.ways.items():
         yield Finding(name, "note" if name == "probing" else "ok", way)
     if quick:
@@ -161,7 +161,7 @@ def _embedded(quick: bool) -> Iterator[Finding]:
     model = default()
     if not is_pulled(model):
         yield Finding(
-            "model", "missing", f"{model.name} is not here; run: magistrate models pull {model.name}"
+            "model", "missing", f"{model.name} is not installed; run: magistrate models pull {model.name}"
         )
         return
     yield Finding("model", "ok", f"{model.name}, {model.licence}, context {model.context_length} tokens")
@@ -192,4 +192,4 @@ def _speed(engine: Engine) -> str:
     loaded = time.perf_counter()
     judged("Children pay nothing.")
     next_ms = 1000 * (time.perf_counter() - loaded)
-    return f"first verdict after {loaded - start:.1f} s (with loading), the next in {next_ms:.0f} ms"
+    return f"first verdict after {loaded - start:.1f} s (including loading), the next in {next_ms:.0f} ms"

@@ -82,7 +82,7 @@ def finish_run(
         write_gates(junit, report, checked, spec, error="interrupted" if cut_short else None)
         show(report, bar.problems, as_json, checked, full=full)
     except KeyboardInterrupt:
-        click.echo(f"interrupted while the report was made; see: magistrate show {run.id}", err=True)
+        click.echo(f"interrupted while writing the report; see: magistrate show {run.id}", err=True)
         return interrupted_code()
     if cut_short:
         click.echo(f"interrupted; {_kept_in(run, again)}", err=True)
@@ -91,7 +91,7 @@ def finish_run(
     if bar.stopped is not None:
         click.echo(f"stopped: {bar.stopped}; {_kept_in(run, again)}", err=True)
     elif report.run.status != "done":
-        click.echo(f"run {run.id} is not finished; go on with: magistrate resume {run.id}", err=True)
+        click.echo(f"run {run.id} is not finished; continue with: magistrate resume {run.id}", err=True)
     cut_off = report.run.status != "done" or bar.stopped is not None
     return ENGINE_GONE if cut_off else answer
 
@@ -137,8 +137,8 @@ def _kept_in(run: Run, again: str) -> str:
     """Return the message for a run, or a retry of its failures, that ended early."""
     record = run.record
     left = record.status != "done" if again == "resume" else record.n_failures > 0
-    told = f"what was judged is kept in run {run.id}"
-    return f"{told}; go on with: magistrate {again} {run.id}" if left else f"{told}, which is done"
+    told = f"verdicts so far are stored in run {run.id}"
+    return f"{told}; continue with: magistrate {again} {run.id}" if left else f"{told}, which is done"
 
 
 @contextmanager
@@ -148,7 +148,10 @@ def _say_what_is_kept(bar: ProgressBar, again: str) -> Iterator[None]:
         yield
     except MagistrateError as error:
         if bar.run_id is not None and not (isinstance(error, InputError) and not bar.seen):
-            told = f"what was judged is kept in run {bar.run_id}; go on with: magistrate {again} {bar.run_id}"
+            told = (
+                f"verdicts so far are stored in run {bar.run_id}; continue with: magistrate {again} "
+                f"{bar.run_id}"
+            )
             click.echo(told, err=True)
         raise
 
@@ -200,7 +203,7 @@ def code_of_report(report: Report, spec: RunSpec, checked: Sequence[GateResult])
 
     answer = code_of_gates(checked)
     if told := too_many_failures(report, spec.limits.max_failures):
-        click.echo(f"{plain(told)}; judge them again with: magistrate retry {report.run.id}", err=True)
+        click.echo(f"{plain(told)}; retry them with: magistrate retry {report.run.id}", err=True)
         answer = ENGINE_GONE
     if told := without_verdict(report):
         click.echo(plain(told), err=True)

@@ -23,7 +23,7 @@ EXAMPLE = (
     "target",
     required=True,
     type=click.Path(path_type=Path),
-    help="A .html report, or rows in a .jsonl, .csv (also .gz) or .parquet file.",
+    help="The file: an .html report, or rows as .jsonl, .csv (also .gz) or .parquet.",
 )
 @click.option(
     "--format",
@@ -31,9 +31,9 @@ EXAMPLE = (
     type=click.Choice(["file", "sft"]),
     default="file",
     show_default=True,
-    help="What the file's ending says, or chats to fine-tune a model on, in a .jsonl file.",
+    help="The format (default: by the file's extension); sft writes chats for fine-tuning as .jsonl.",
 )
-@click.option("--judge", metavar="NAME", help="Only what this judge said.")
+@click.option("--judge", metavar="NAME", help="Only outcomes of this judge.")
 @click.option(
     "--rows",
     type=click.IntRange(0),
@@ -45,8 +45,8 @@ EXAMPLE = (
     "--agree/--corrected",
     "agree",
     default=True,
-    help="sft: verdicts that people's labels bear out, or also the others, with the person's label and no "
-    "reasoning.  [default: agree]",
+    help="sft: only verdicts that agree with people's labels, or also the others, with the person's label "
+    "and without reasoning.  [default: agree]",
 )
 @click.option(
     "--test",
@@ -54,8 +54,8 @@ EXAMPLE = (
     default=0.0,
     help="sft: the share of contexts whose chats go to NAME.test.jsonl instead.",
 )
-@click.option("--seed", type=int, default=0, help="sft: which contexts these are.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--seed", type=int, default=0, help="sft: seed of this choice of contexts.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_option
 @json_option
 def command(
@@ -81,7 +81,7 @@ def command(
         _export_sft(run, target, judge, not agree, test, seed, force, store, as_json)
         return
     if not agree or test or seed:
-        raise click.UsageError("--corrected, --test and --seed are for chats: --format sft")
+        raise click.UsageError("--corrected, --test and --seed need --format sft")
 
     with open_store(store) as opened:
         record = opened.find_run(run)
@@ -93,7 +93,7 @@ def command(
         print_json({"run": record.id, "file": str(target), "rows": written, **more})
     elif is_report:
         left = f", {listed:,} of them listed (--rows)" if listed < written else ""
-        click.echo(f"a report of {written:,} outcomes{left} in {target}")
+        click.echo(f"wrote a report of {written:,} outcomes{left} to {target}")
     else:
         click.echo(f"{written} rows in {target}")
 
@@ -132,6 +132,8 @@ def _export_sft(
         click.echo(f"{count:,} chats in {file}")
     click.echo(f"labels: {labels}" + (f"; {written.corrected:,} corrected" if written.corrected else ""))
     if written.escaped:
-        click.echo(f"{written.escaped:,} hold words that read as special tokens; they are escaped (U+2060)")
+        click.echo(
+            f"{written.escaped:,} contain texts that look like special tokens; these are escaped with U+2060"
+        )
     for reason, count in written.left_out.items():
         click.echo(f"left out: {count:,} ({reason})")

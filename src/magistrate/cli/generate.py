@@ -30,24 +30,36 @@ EXAMPLE = "Example: magistrate generate --schema person.json 'Invent a person.' 
     "texts",
     multiple=True,
     metavar="NAME=TEXT",
-    help="A text that the schema quotes, TEXT or @FILE; repeatable, also for one NAME.",
+    help="A source text for x-quote in the schema, as TEXT or @FILE; repeatable, also with the same NAME.",
 )
-@click.option("--depth", type=click.IntRange(1), help="How deep a schema that refers to itself may go.")
-@click.option("--regex", help="A regular expression instead of a schema.")
-@click.option("--choice", "choices", multiple=True, help="An allowed answer instead of a schema; repeatable.")
+@click.option("--depth", type=click.IntRange(1), help="Maximum depth of a recursive schema.")
+@click.option("--regex", help="A regular expression, instead of a schema.")
 @click.option(
-    "--unconstrained", is_flag=True, help="Let the model write what it likes; the schema only checks."
-)
-@click.option(
-    "--trace", is_flag=True, help="Show, step by step, what the model wanted and what the mask removed."
+    "--choice", "choices", multiple=True, help="An allowed answer, instead of a schema; repeatable."
 )
 @click.option(
-    "--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="How long it may get."
+    "--unconstrained",
+    is_flag=True,
+    help="Do not constrain the model; only check the result against the schema.",
 )
 @click.option(
-    "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 takes the likeliest."
+    "--trace", is_flag=True, help="Show for each step what the model preferred and what the mask removed."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="For a temperature above 0.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Maximum length of the answer.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="0 always takes the likeliest token.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for a temperature above 0.")
 @model_options
 @json_option
 def command(
@@ -111,15 +123,15 @@ def read_schema(path: Path) -> Any:
     except json.JSONDecodeError as error:
         raise SpecError(f"{path}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from None
     except ValueError:  # Python's limit on the digits of an integer
-        raise SpecError(f"{path} has a number of more digits than can be read; write a smaller one") from None
+        raise SpecError(f"{path} has a number with too many digits to be read") from None
     except RecursionError:
-        raise SpecError(f"{path} is nested too deeply to be read") from None
+        raise SpecError(f"{path} is nested too deeply") from None
 
 
 def _over(constraint: Constraint | None, texts: tuple[str, ...]) -> Constraint:
     """Return the constraint with the texts that it may quote."""
     if constraint is None:
-        raise click.UsageError("--text is for a --schema that quotes")
+        raise click.UsageError("--text needs a --schema that uses x-quote")
     given: dict[str, list[str]] = {}
     for each in texts:
         name, sign, text = each.partition("=")
@@ -137,7 +149,7 @@ def _constraint(schema: Path | None, depth: int | None, regex: str | None, choic
     from magistrate.errors import SpecError
 
     if sum((schema is not None, regex is not None, bool(choices))) > 1:
-        raise click.UsageError("give one of --schema, --regex and --choice")
+        raise click.UsageError("give exactly one of --schema, --regex and --choice")
     if schema is not None:
         return constraint(read_schema(schema), depth=depth)
     if regex is not None:
@@ -157,7 +169,7 @@ def _print_trace(generation: Generation) -> None:
     from magistrate.report.formatting import plain
 
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
-    for column in ("text so far", "the model wanted", "removed", "written"):
+    for column in ("text so far", "model preferred", "removed", "written"):
         table.add_column(column, overflow="fold", justify="right" if column == "removed" else "left")
     for step in generation.trace:
         wanted = "  ".join(f"{_shown(text)} {share:.0%}" for text, share in step.wanted[:3])
@@ -170,7 +182,9 @@ def _print_trace(generation: Generation) -> None:
         )
     console().print(table)
     console().print(
-        Text("Dim: forced, the only way on. Removed: probability mass that the mask took away.", "dim")
+        Text(
+            "Dim: only one continuation was allowed. Removed: probability mass that the mask removed.", "dim"
+        )
     )
 
 

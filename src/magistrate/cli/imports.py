@@ -46,22 +46,37 @@ class Scale(click.ParamType[tuple[float, float]]):
 
 @command.command(epilog=EXAMPLE)
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--judge", required=True, help="What the judge is called here, such as ragas.")
+@click.option("--judge", required=True, help="Name of the judge in the run, such as ragas.")
 @click.option("--score", metavar="COLUMN", help="The column, or dotted path, of the scores.")
-@click.option("--label", metavar="COLUMN", help="The column of the labels; where it is given, it decides.")
+@click.option(
+    "--label",
+    metavar="COLUMN",
+    help="The column of the labels; if given, labels are taken from it and not from scores.",
+)
 @click.option("--reason", metavar="COLUMN", help="The column of the explanations.")
-@click.option("--error", metavar="COLUMN", help="The column that says why there is no verdict.")
+@click.option("--error", metavar="COLUMN", help="The column with the reason why there is no verdict.")
 @click.option(
-    "--higher", type=click.Choice(["better", "worse"]), help="What a higher score means; never guessed."
+    "--higher", type=click.Choice(["better", "worse"]), help="What a higher score means; it is never guessed."
 )
-@click.option("--threshold", type=float, help="From which score on one counts as high.")
+@click.option("--threshold", type=float, help="The score from which on it counts as high.")
 @click.option(
-    "--scale", type=Scale(), default="0,1", show_default=True, help="The lowest and the highest score."
+    "--scale",
+    type=Scale(),
+    default="0,1",
+    show_default=True,
+    help="The lowest and the highest possible score.",
 )
-@click.option("--only", type=Assignment(), metavar="COLUMN=VALUE", help="Take the rows that hold this alone.")
-@click.option("--samples", metavar="DATA", help="Where the samples are, if the file has no texts or labels.")
+@click.option(
+    "--only",
+    type=Assignment(),
+    metavar="COLUMN=VALUE",
+    help="Import only rows in which this column has this value.",
+)
+@click.option(
+    "--samples", metavar="DATA", help="The samples that were judged, if the file has no texts or labels."
+)
 @click.option("--into", metavar="RUN", help="Add the judge to a run over the same samples.")
-@click.option("--asked", metavar="MODEL", help="Which model was asked there, for the record.")
+@click.option("--asked", metavar="MODEL", help="Which model gave the verdicts; stored as information only.")
 @whole_reading_options
 @run_option(NAME)
 @run_option(TAGS)
@@ -111,10 +126,11 @@ def verdicts(
         store=store,
     )
     if not done.new:
-        click.echo(f"run {done.run.id} holds these verdicts already; nothing was imported", err=True)
+        click.echo(f"run {done.run.id} already holds these verdicts; nothing was imported", err=True)
     if done.strangers:
         told = (
-            f"left out: {len(done.strangers):,} rows about no sample of it; the first is {done.strangers[0]}"
+            f"skipped: {len(done.strangers):,} rows that match no sample of the run; the first is "
+            f"{done.strangers[0]}"
         )
         click.echo(plain(told), err=True)
     report = done.run.summary()

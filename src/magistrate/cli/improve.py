@@ -18,19 +18,19 @@ EXAMPLE = (
 
 @click.command(epilog=EXAMPLE)
 @click.argument("run")
-@click.option("--judge", help="The judge that is used now (default: the run's first).")
+@click.option("--judge", help="The judge to improve (default: the first of the run).")
 @click.option(
     "--labels",
     metavar="QUEUE|data",
-    help="Whose labels: of a queue, or those of the data (default: the only queue that has some, else the "
-    "data's).",
+    help="Labels to use: those of a labelling queue, or of the data (default: the only queue with labels, "
+    "else the data).",
 )
 @click.option(
     "--try",
     "ways",
     multiple=True,
     type=click.Choice(["threshold", "calibration", "stack", "detector"]),
-    help="What to try; repeatable (default: all that can be).",
+    help="What to try; repeatable (default: everything that is possible).",
 )
 @click.option(
     "--maximize",
@@ -38,20 +38,28 @@ EXAMPLE = (
     type=click.Choice(["f1", "balanced_accuracy", "accuracy"]),
     default="balanced_accuracy",
     show_default=True,
-    help="What labels are compared by, and a threshold is chosen for.",
+    help="The metric that judges are compared by, and that the threshold maximizes.",
 )
-@click.option("--folds", type=click.IntRange(2, 20), default=5, show_default=True, help="Held-out parts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of folds, intervals and trainings.")
+@click.option(
+    "--folds",
+    type=click.IntRange(2, 20),
+    default=5,
+    show_default=True,
+    help="Number of cross-validation folds.",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of folds, intervals and trainings."
+)
 @click.option(
     "--minutes",
     type=click.FloatRange(0, min_open=True),
-    help="How long the trainings of a detector may take in all (default: as long as they do).",
+    help="Maximum total time for training detectors (default: no limit).",
 )
 @click.option(
     "--to",
     "target",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write what was shown to be better to this new folder.",
+    help="Write improvements that were shown to be better to this new folder.",
 )
 @store_option
 @json_option
@@ -96,9 +104,9 @@ def command(
         return
     render_improvement(found, console())
     if found.best is None:
-        click.echo("\nnothing was shown to be better: keep the judge as it is, or label more")
+        click.echo("\nnothing was shown to be better: keep the judge as it is, or label more samples")
     elif target is None:
-        click.echo("\nto write what was shown to be better: the same command with --to FOLDER")
+        click.echo("\nto write the improvements to a folder, run the same command with --to FOLDER")
     else:
         click.echo(f"\nwritten to {target}; use it with:")
         for line in found.commands:

@@ -31,23 +31,30 @@ EXAMPLE = (
 
 
 @click.command(epilog=EXAMPLE)
-@click.option("--output", type=TextOrFile(), help="The text on trial.")
+@click.option("--output", type=TextOrFile(), help="The text to judge.")
 @click.option(
-    "--context", multiple=True, type=TextOrFile(), help="What it must be faithful to; may be repeated."
+    "--context",
+    multiple=True,
+    type=TextOrFile(),
+    help="The text that the output must be faithful to; repeatable.",
 )
-@click.option("--input", type=TextOrFile(), help="The question that was asked: background only.")
-@click.option("--expected", type=TextOrFile(), help="What it should be, for judges with a reference.")
+@click.option(
+    "--input", type=TextOrFile(), help="The question that was asked; only background for the judge."
+)
+@click.option(
+    "--expected", type=TextOrFile(), help="The correct answer, for judges that compare with a reference."
+)
 @click.option(
     "--messages",
     type=TextOrFile(),
-    help='A conversation as JSON, [{"role": …, "content": …}, …]: the output may rely on it, and is its last '
-    "answer where --output is left out.",
+    help='A conversation as JSON, [{"role": …, "content": …}, …], which the output may rely on; without '
+    "--output, its last answer is judged.",
 )
 @run_option(JUDGES, default=[DEFAULT_JUDGE], show_default=True)
 @calibration_option
 @base_rate_option
-@run_option(TIME_FOR_VERDICT, help="Seconds for a verdict.", show_default=False)
-@click.option("--steps", is_flag=True, help="Show what the model was asked and what it answered.")
+@run_option(TIME_FOR_VERDICT, help="Time limit for the verdict, in seconds.", show_default=False)
+@click.option("--steps", is_flag=True, help="Show prompts and answers of the model.")
 @model_options
 @json_option
 @click.pass_context
@@ -79,7 +86,7 @@ def command(
 
     if output is None and messages is None:
         raise click.UsageError(
-            "give the text on trial: --output TEXT, or --messages with it as the last answer"
+            "nothing to judge: give --output TEXT, or --messages whose last message is the answer"
         )
     sample = judging.sample_of(
         output=output, context=context, input=input, expected=expected, messages=_turns(messages)

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: magistrate judges; magistrate judges auto; magistrate run quickstart --judge novelty"
 FIGURES = ("set", "model", "n", "AUROC [95 %]", "bal. acc. [95 %]", "ms")
 READING = (
-    "AUROC: the mean over labelled sets that the judge was not trained on, of n samples in all; .50 is a "
-    "coin. One that was trained here is measured by judges trained like it without the set's family. Models "
-    "are asked on {model}. ms: the median time of a sample. –: not measured. Options, and the figures of "
-    "each set: magistrate judges NAME."
+    "AUROC: mean over labelled sets that the judge was not trained on, n samples in total; .50 is guessing. "
+    "Judges that we trained are measured by judges trained the same way without the set's family. Judges "
+    "that need a model were measured with {model}. ms: median time per sample. –: not measured. Options and "
+    "figures of each set: magistrate judges NAME."
 )
-UNMEASURED = "Not measured as it is: no figure of how well it judges comes with the package."
-FOLDS = "For {n} the figures are of judges trained like this one without any set of that family."
+UNMEASURED = "Not measured: the package has no figures of how well it judges."
+FOLDS = "For {n}, the figures are of judges trained like this one, without any set of that family."
 
 
 class OneOrCommand(click.Group):
@@ -172,9 +172,9 @@ PANELS = ("courtroom", "jury", "geval", "pairwise")
     type=click.Path(path_type=Path),
     metavar="FOLDER",
     default=".",
-    help="Where NAME.yaml is written (default: here).",
+    help="The folder for NAME.yaml (default: the current one).",
 )
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @json_option
 def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -> None:
     """Write NAME.yaml, a working judge for you to adapt. Each of its keys is explained."""
@@ -186,8 +186,8 @@ def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -
 
     if not NAME.fullmatch(name):
         raise SpecError(
-            "a judge's name is a letter, then letters, digits, - and _, 64 at most, without an ending; "
-            f"got {name!r:.80}"
+            "a judge's name starts with a letter, followed by letters, digits, - and _, at most 64 "
+            f"characters, without a file extension; got {name!r:.80}"
         )
     kind = kind or (name if name in PANELS else "labels")
     template = files("magistrate.judges") / "templates" / f"{kind}.yaml"
@@ -205,8 +205,8 @@ def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -
     "magistrate run answers.jsonl --judge geval:file=tone.yaml"
 )
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--criteria", required=True, help="What is to be graded, in a sentence or two.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--criteria", required=True, help="What to grade, in one or two sentences.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @model_options
 @json_option
 def steps(
@@ -223,9 +223,9 @@ def steps(
     from magistrate.report.formatting import plain
 
     if file.suffix not in (".yaml", ".yml"):
-        raise SpecError(f"the steps are a YAML file, FILE.yaml; got {file}")
+        raise SpecError(f"FILE must end in .yaml or .yml; got {file}")
     if file.exists() and not force:
-        raise SpecError(f"{file} is there already; use --force to replace it")
+        raise SpecError(f"{file} already exists; use --force to replace it")
     criteria = GEval(criteria).criteria
     engine = registry.engine(model, settings)
     written = _async.run(write_steps(criteria, engine))
@@ -247,7 +247,8 @@ def steps(
     "source",
     metavar="FILE",
     default=QUICKSTART,
-    help="Samples (.jsonl, .json, .csv), of which the first is judged (default: the built-in quickstart).",
+    help="A file of samples (.jsonl, .json, .csv); its first sample is judged (default: the built-in "
+    "quickstart).",
 )
 @model_options
 @json_option
@@ -302,7 +303,7 @@ def _first(dataset: Dataset) -> Sample:
     sample = next(iter(dataset))
     if dataset.problems:
         rows = f"{len(dataset.problems)} before it" if len(dataset.problems) > 1 else "one before it"
-        click.echo(f"left out {rows} that cannot be read; {plain(str(dataset.problems[0]))}", err=True)
+        click.echo(f"skipped {rows} that cannot be read: {plain(str(dataset.problems[0]))}", err=True)
     return sample
 
 
@@ -337,9 +338,9 @@ def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, termi
         parts.append(("answers", _labels_of(asks.labels)))
     if asks.schema is not None:
         written = json.dumps(asks.schema, ensure_ascii=False, indent=2)
-        parts.append(("constraint of what is written", Text(plain(written))))
+        parts.append(("constraint of the answer", Text(plain(written))))
     elif not asks.labels:
-        parts.append(("constraint", "made from the texts of each sample"))
+        parts.append(("constraint", "built from the texts of each sample"))
     if asks.rule:
         parts.append(("rule", Text(plain(asks.rule))))
     for title, part in parts:
@@ -354,7 +355,7 @@ def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, termi
 
 def _rows_of_judge(judge: Any, described: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     asks = asks_of(judge)
-    yield "kind", "a model is asked" if described["kind"] == "llm" else "code decides, without a model"
+    yield "kind", "asks a model" if described["kind"] == "llm" else "runs code, without a model"
     good = "low" if described["direction"] == "minimize" else "high"
     yield "direction", f"{described['direction']}: a {good} score is good"
     if asks.labels:
@@ -368,7 +369,7 @@ def _rows_of_judge(judge: Any, described: Mapping[str, Any]) -> Iterator[tuple[s
     optional = set(described["reads"]) - set(described["requires"])
     yield "inputs", inputs_of(described) + ("   (? may be missing)" if optional else "")
     yield "needs", ", ".join(described["needs"]) or "nothing"
-    refuse = "refuse: a sample that does not fit the model is not judged"
+    refuse = "refuse: a sample that is too long for the model is not judged"
     yield "long", refuse if described["long"] == "refuse" else described["long"]
     yield "options", "  ".join(option_words(*each) for each in described["options"].items()) or "none"
     yield "prompt", described["prompt"] or "none"

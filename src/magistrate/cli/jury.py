@@ -25,16 +25,16 @@ POOLINGS = ("mean", "median", "logit", "majority", "geometric_median")
     "--judge",
     "judges",
     multiple=True,
-    help="The jury that is meant; repeated, judges that are taken as a jury (default: all of the run).",
+    help="Which jury of the run; if repeated, judges to combine as a jury (default: all judges of the run).",
 )
-@click.option("--aggregate", type=click.Choice(POOLINGS), help="Pool the scores in another way.")
+@click.option("--aggregate", type=click.Choice(POOLINGS), help="Combine the scores in another way.")
 @click.option(
     "--list",
     "listed",
     type=click.IntRange(0),
     default=5,
     show_default=True,
-    help="How many disputed samples to show, those with the scores furthest apart first.",
+    help="How many disputed samples to show, largest difference of scores first.",
 )
 @store_option
 @json_option

@@ -39,17 +39,17 @@ FIXED = (
 
 @click.command(epilog=EXAMPLE)
 @click.argument("source", metavar="DATA|RUN|QUEUE")
-@click.option("--name", help="What to call the queue (default: as the data or the run is called).")
+@click.option("--name", help="Name of the queue (default: the name of the data or the run).")
 @click.option(
     "--policy",
     type=click.Choice(POLICIES),
-    help="Which samples: half at random and half where judges differ (mixed, the default where there are "
-    "verdicts), all alike (uniform, the default elsewhere), where judges differ, near the threshold, from "
-    "all parts of the scores, where a judge has no verdict, or half at random and half what differs most "
-    "from a reference.",
+    help="Which samples to draw. mixed: half at random, half where judges differ (the default if there are "
+    "verdicts); uniform: at random (the default otherwise); disagreement: where judges differ; "
+    "threshold: scores near the threshold; stratified: from all ranges of scores; failures: where a "
+    "judge has no verdict; drift: half at random, half what differs most from a reference.",
 )
-@click.option("--judge", help="The judge whose scores threshold and stratified go by (default: the first).")
-@click.option("--by", metavar="FIELD", help="stratified: also by label or metadata.NAME.")
+@click.option("--judge", help="The judge whose scores threshold and stratified use (default: the first).")
+@click.option("--by", metavar="FIELD", help="stratified: also split by label or metadata.NAME.")
 @click.option(
     "--reference",
     metavar="RUN|TIME",
@@ -73,21 +73,27 @@ FIXED = (
     type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
     default=0.05,
     show_default=True,
-    help="How far the interval of the share may reach to either side.",
+    help="Half width of the interval of the share that you want to reach.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="For what is drawn.")
-@click.option("--kinds", metavar="A,B,C", help="Kinds of wrong words, 1 to 9 (default: those of RAGTruth).")
-@click.option("--instructions", metavar="TEXT", help="What annotators read above every item.")
-@click.option("--verdicts", is_flag=True, help="Show judges' verdicts before the own label, which biases it.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the draw.")
+@click.option(
+    "--kinds",
+    metavar="A,B,C",
+    help="Kinds of errors to mark words with, 1 to 9 (default: those of RAGTruth).",
+)
+@click.option("--instructions", metavar="TEXT", help="Instructions that annotators see above every item.")
+@click.option(
+    "--verdicts", is_flag=True, help="Show judges' verdicts before the annotator labels; this biases labels."
+)
 @reading_options
 @click.option(
     "--store",
     metavar="FILE|URL",
-    help="Where labels are kept: a file, or postgresql://… (default: magistrate.db in $MAGISTRATE_HOME, made "
-    "where there is none).",
+    help="Where labels are stored: a file, or postgresql://… (default: magistrate.db in $MAGISTRATE_HOME, "
+    "created if missing).",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="Where to listen (default: any free one)."
+    "--port", type=click.IntRange(0, 65535), default=0, help="The port to listen on (default: any free one)."
 )
 @click.option(
     "--open/--no-open", "opened", default=True, help="Open a browser at the first item.  [default: open]"
@@ -150,7 +156,7 @@ def command(
     settings = [each for each in FIXED if context.get_parameter_source(each) is ParameterSource.COMMANDLINE]
     if not new and settings:
         given = ", ".join(f"--{each}" for each in settings)
-        told = f"queue {queue.name} is there already and stays as it was made; not used: {given}"
+        told = f"queue {queue.name} already exists and cannot be changed; ignored: {given}"
         click.echo(f"note: {plain(told)}", err=True)
     of = f"{queue.n_items:,} of {queue.population:,} samples of {queue.source}, {queue.policy}"
     click.echo(f"{'made' if new else 'opened'} queue {plain(queue.name)}: {plain(of)}", err=True)
@@ -197,8 +203,8 @@ def _same(queue: Queue, run_id: str | None, digest: str) -> Queue:
 
     if (queue.run_id, queue.digest) != (run_id, digest):
         raise SpecError(
-            f"queue {queue.name!r} is there and holds something else ({queue.source}, or what that was "
-            "before); name another one with --name"
+            f"queue {queue.name!r} already exists with other samples ({queue.source}, or an earlier state of "
+            "it); choose another name with --name"
         )
     return queue
 

@@ -37,7 +37,7 @@ def command(context: click.Context, store: str | None, as_json: bool) -> None:
     if as_json:
         print_json([_data(queue, done) for queue, done in rows])
     elif not rows:
-        click.echo("no queues yet; make one with: magistrate label DATA")
+        click.echo("no queues yet; create one with: magistrate label DATA")
     else:
         print_table(
             ["queue", "of", "policy", "items", "labels", "decided", "conflicts", "hallucinated"],
@@ -61,7 +61,7 @@ def command(context: click.Context, store: str | None, as_json: bool) -> None:
 
 @command.command(epilog="Example: magistrate labels show bridges")
 @click.argument("queue")
-@click.option("--unweighted", is_flag=True, help="The bare share; refused where the policy makes it biased.")
+@click.option("--unweighted", is_flag=True, help="The plain share; refused if the policy makes it biased.")
 @store_option
 @json_option
 def show(queue: str, unweighted: bool, store: str | None, as_json: bool) -> None:
@@ -82,7 +82,7 @@ def show(queue: str, unweighted: bool, store: str | None, as_json: bool) -> None
     click.echo(f"policy {found.policy}; {done.words}")
     click.echo(
         f"{done.n_decided:,} decided, {done.n_conflicts:,} in conflict, {done.n_unsure:,} unsure, "
-        f"{done.n_open:,} open; {done.n_waiting:,} wait for another label"
+        f"{done.n_open:,} open; {done.n_waiting:,} need another label"
     )
     for name, counts in done.annotators.items():
         click.echo(plain(f"{name}: {', '.join(f'{count:,} {label}' for label, count in counts.items())}"))
@@ -97,12 +97,16 @@ def show(queue: str, unweighted: bool, store: str | None, as_json: bool) -> None
     "target",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A .csv file, which 'magistrate agree --with' reads, .jsonl with spans as RAGTruth has them, or "
-    ".json for another tool.",
+    help="A .csv file for 'magistrate agree --with', a .jsonl file with spans in RAGTruth's format, or a "
+    ".json file for another tool.",
 )
-@click.option("--for", "form", type=click.Choice(["label-studio", "argilla"]), help="Whose .json it is.")
-@click.option("--gold", is_flag=True, help="Only what holds of each item, in place of what everybody says.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option(
+    "--for", "form", type=click.Choice(["label-studio", "argilla"]), help="Which tool the .json file is for."
+)
+@click.option(
+    "--gold", is_flag=True, help="Only the final label of each item instead of every annotator's label."
+)
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_option
 @json_option
 def export(
@@ -123,11 +127,11 @@ def export(
 @command.command("import", epilog="Example: magistrate labels import bridges labels.jsonl --annotator ana")
 @click.argument("queue")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--annotator", metavar="NAME", help="Who gave the labels whose row names nobody.")
+@click.option("--annotator", metavar="NAME", help="The annotator of labels whose row names none.")
 @click.option(
     "--counting",
     type=click.Choice(["code-points", "utf-16"]),
-    help="What the offsets of a tool's .json count, where that cannot be told.",
+    help="The unit of offsets in a tool's .json file, if it cannot be detected.",
 )
 @store_option
 @json_option
@@ -149,15 +153,17 @@ def import_file(
             {"queue": found.name, "new": done.n_new, "known": done.n_known, "unknown": list(done.unknown)}
         )
         return
-    click.echo(f"{done.n_new:,} labels are new, {done.n_known:,} were there already")
+    click.echo(f"{done.n_new:,} labels are new, {done.n_known:,} were already stored")
     if done.unknown:
         some = ", ".join(repr(each) for each in done.unknown[:3])
-        click.echo(plain(f"left out: {len(done.unknown):,} of no item of this queue ({some})"), err=True)
+        click.echo(
+            plain(f"skipped: {len(done.unknown):,} that match no item of this queue ({some})"), err=True
+        )
 
 
 @command.command(epilog="Example: magistrate labels delete bridges --yes")
 @click.argument("queue")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @store_option
 @json_option
 def delete(queue: str, yes: bool, store: str | None, as_json: bool) -> None:
@@ -168,7 +174,9 @@ def delete(queue: str, yes: bool, store: str | None, as_json: bool) -> None:
         found = opened.labels.find(queue)
         n = len(opened.labels.labels(found.name))
         if not yes and not sys.stdin.isatty():
-            raise click.UsageError(f"deleting {found.name} takes --yes where nobody can be asked")
+            raise click.UsageError(
+                f"not a terminal, so nobody can confirm: to delete {found.name}, add --yes"
+            )
         if not yes and not click.confirm(f"delete {plain(found.name)} with {n:,} labels?", err=True):
             click.echo("nothing was deleted", err=True)
             return
@@ -186,7 +194,7 @@ def people_lines(among: People) -> list[str]:
     figures = ", ".join(f"{name} {each}" for name, each in among.raters.people.items())
     told = [f"agreement of {among.raters.n_raters} people on {among.n:,} items: {figures}"]
     if among.spans is not None:
-        told.append(f"words that both mark, on {among.spans.n:,} pairs: F1 {among.spans.metrics['f1']}")
+        told.append(f"agreement on marked words, on {among.spans.n:,} pairs: F1 {among.spans.metrics['f1']}")
     return [*told, *([among.remark] if among.remark else [])]
 
 

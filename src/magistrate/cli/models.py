@@ -59,7 +59,7 @@ def list_models(as_json: bool) -> None:
                 "+".join(here[model.name]) or "no",
                 f"{model.size / 1e6:,.0f} MB",
                 f"{model.context_length:,}",
-                model.notes + ("" if model.selftest else " No self-test of its logits."),
+                model.notes + ("" if model.selftest else " Its logits were not self-tested."),
                 model.licence,
             ]
             for model in models

@@ -27,8 +27,8 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 ABOVE_0 = click.FloatRange(0, min_open=True)
 ESTIMATE = "estimate"
 CAUTION = (
-    "It holds only as far as this judge's probabilities do on such data; to know the share, label some "
-    "outputs and see 'magistrate prevalence'"
+    "It is only as good as this judge's probabilities on such data; to measure the share, label some outputs "
+    "and use 'magistrate prevalence'"
 )
 
 
@@ -92,7 +92,7 @@ def _all_meanings(
     for each in given:
         for value, meaning in each.items():
             if found.setdefault(value, meaning) != meaning:
-                raise click.BadParameter(f"says two things of {value!r}; keep one", context, parameter)
+                raise click.BadParameter(f"gives two values for {value!r}; keep one", context, parameter)
     try:
         check_labels(found)
     except SpecError as error:
@@ -171,7 +171,7 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
         if context.params["model"] is not None and engine_kind(context.params["model"]) is None:
             check_named(context.params["model"])
         named = ", ".join(judge.info.name for judge in judges)
-        told = f"{named}: decided by code, no model is asked; not used: {', '.join(given)}"
+        told = f"{named}: needs no model; ignored: {', '.join(given)}"
         click.echo(f"note: {plain(told)}", err=True)
 
 
@@ -202,7 +202,7 @@ def store_option(function: Decorated) -> Decorated:
     return click.option(
         "--store",
         metavar="FILE|URL",
-        help="Where runs are kept: a file, or postgresql://… (default: magistrate.db in $MAGISTRATE_HOME).",
+        help="Where runs are stored: a file, or postgresql://… (default: magistrate.db in $MAGISTRATE_HOME).",
     )(function)
 
 
@@ -217,13 +217,13 @@ def junit_option(function: Decorated) -> Decorated:
         "--junit",
         metavar="FILE",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Write the gates as JUnit XML there, in place of what is there.",
+        help="Write the gates as JUnit XML to this file; an existing file is replaced.",
     )(function)
 
 
 def json_option(function: Decorated) -> Decorated:
     """Add `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print data for machines.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def full_option(function: Decorated) -> Decorated:
@@ -244,7 +244,7 @@ def require_store(place: str | None) -> str:
 
     chosen = place or str(default_store())
     if not exists(chosen):
-        advice = "check --store" if place else "make one with: magistrate run quickstart"
+        advice = "check --store" if place else "create one with: magistrate run quickstart"
         raise SpecError(f"there is no store of runs at {chosen}; {advice}")
     return chosen
 
@@ -265,7 +265,7 @@ def add_verbose(command: click.Command) -> None:
                 is_flag=True,
                 expose_value=False,
                 callback=_be_verbose,
-                help="Say on standard error what is done.",
+                help="Log to standard error what is done.",
             )
         )
     if isinstance(command, click.Group):
@@ -310,7 +310,7 @@ def base_rate_option(function: Decorated) -> Decorated:
         "--base-rate",
         type=BaseRate(),
         metavar=f"SHARE|{ESTIMATE}",
-        help="How frequent hallucinated outputs are taken to be, for judges that assume it, such as novelty.",
+        help="The assumed share of hallucinated outputs, for judges that use it, such as novelty.",
     )(function)
 
 
@@ -322,7 +322,7 @@ def judges_assuming(judges: Sequence[str], base_rate: float | str | None) -> lis
         return list(judges)
     if isinstance(base_rate, str):
         raise click.BadParameter(
-            "one output is no batch to estimate a base rate from; give a share, such as 0.2",
+            "a base rate cannot be estimated from one output; give a share, such as 0.2",
             param_hint="--base-rate",
         )
     told = assuming(judges, base_rate)
@@ -338,15 +338,15 @@ def spec_assuming(spec: RunSpec, base_rate: float | str | None, store: str | Non
         return spec
     if base_rate == ESTIMATE and spec.dataset.source == STDIN:
         raise click.BadParameter(
-            "what comes on standard input can be read only once, and estimating reads all of it before "
-            "the first verdict; save it as a file, or give a share, such as 0.2",
+            "standard input can be read only once, but the estimate must read all of it before the first "
+            "verdict; save it to a file, or give a share, such as 0.2",
             param_hint="--base-rate",
         )
     share = None if isinstance(base_rate, str) else base_rate
     told = assuming(spec.judges, share, samples=partial(_samples, spec, store), make=partial(judge_of, spec))
     for words, each in zip(spec.judges, told, strict=True):
         if each is None:
-            click.echo(f"{words} assumes no base rate; it judges as ever", err=True)
+            click.echo(f"{words} uses no base rate; the option has no effect on it", err=True)
         elif each.n_verdicts:
             without = f"; {each.n_without:,} had no verdict" if each.n_without else ""
             found = f"base rate {each.base_rate:g}, estimated from {each.n_verdicts:,} outputs{without}"

@@ -66,7 +66,7 @@ def write_file(path: Path, text: str, *, replace: bool) -> None:
 PIPED = 100  # columns of long tables without a terminal
 GAP = 2  # columns between two cells
 EVERYTHING_WHOLE: Mapping[str, int] = MappingProxyType({})
-NO_ROOM = "Left out for want of room: {}. A wider terminal or --json shows all."
+NO_ROOM = "Columns hidden because the terminal is too narrow: {}. A wider terminal or --json shows all."
 
 
 def is_pipe(terminal: Console) -> bool:

@@ -20,13 +20,13 @@ EXAMPLE = "Example: magistrate prevalence production --labelled checked-by-hand 
 @click.option(
     "--labelled", metavar="RUN", help="The run whose labels measure the judge's errors (default: the same)."
 )
-@click.option("--judge", help="The judge that is meant, where a run has several.")
+@click.option("--judge", help="Which judge, if a run has several.")
 @click.option(
     "--using",
     type=click.Choice(["label", "score"]),
     default="label",
     show_default=True,
-    help="What of the verdicts is corrected.",
+    help="What the estimate is based on: labels or scores of the verdicts.",
 )
 @store_option
 @json_option

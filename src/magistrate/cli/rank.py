@@ -15,11 +15,19 @@ EXAMPLE = (
 
 @click.command(epilog=EXAMPLE)
 @click.argument("source", metavar="FILE|RUN")
-@click.option("--judge", help="The judge that is meant, where the run has several.")
-@click.option("--first", metavar="FIELD", help="Who wrote the output: metadata.NAME, or a column of FILE.")
-@click.option("--second", metavar="FIELD", help="Who wrote the alternative: metadata.NAME, or a column.")
+@click.option("--judge", help="Which judge of the run, if it has several.")
+@click.option(
+    "--first",
+    metavar="FIELD",
+    help="The field with the author of the output: metadata.NAME, or a column of FILE.",
+)
+@click.option(
+    "--second",
+    metavar="FIELD",
+    help="The field with the author of the alternative: metadata.NAME, or a column of FILE.",
+)
 @click.option("--winner", metavar="COLUMN", help="The column of FILE that names the winner, or a tie.")
-@click.option("--question", metavar="FIELD", help="What comparisons of one question share.")
+@click.option("--question", metavar="FIELD", help="The field that comparisons of the same question share.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the bootstrap.")
 @store_option
 @json_option

@@ -70,9 +70,7 @@ IN_LIMITS = tuple(option.name for option in (*LIMITS, FAILURES))
 
 @click.command(epilog=EXAMPLE)
 @click.argument("data", nargs=-1)
-@click.option(
-    "--spec", "file", metavar="FILE", help="A run file; what is said here too replaces what it says."
-)
+@click.option("--spec", "file", metavar="FILE", help="A run file; options on the command line override it.")
 @run_option(JUDGES, default=[DEFAULT_JUDGE], show_default=True)
 @calibration_option
 @base_rate_option
@@ -89,12 +87,13 @@ IN_LIMITS = tuple(option.name for option in (*LIMITS, FAILURES))
 @junit_option
 @run_option(FAILURES)
 @click.option("--cache/--no-cache", default=CACHE.default, help=CACHE.help)
-@click.option("--dry-run", is_flag=True, help="Say what the run would take, and ask no model.")
+@click.option("--dry-run", is_flag=True, help="Print what the run would cost, without asking a model.")
 @click.option(
     "--resume/--new",
     "going_on",
     default=None,
-    help="Where a run of the very same was not finished: go on with it, or begin anew, without asking.",
+    help="If there is an unfinished run with the same data and options: continue it, or start a new one, "
+    "without asking.",
 )
 @model_options
 @price_option
@@ -135,7 +134,7 @@ def _several(context: click.Context, data: Sequence[str]) -> int:
 
     for name, option in ONE_SET.items():
         if context.params[name]:
-            raise click.UsageError(f"{option} is for one data set, and {len(data)} were named", context)
+            raise click.UsageError(f"{option} works with one data set; {len(data)} were given", context)
     for each in data:  # reject an unusable option before anything is judged
         context.params["data"] = each
         _spec(context)
@@ -184,7 +183,9 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
         if going_on is not False and session.existing_store is not None:
             unfinished = find_resumable(session.store, plan)
         if unfinished is None and going_on:
-            click.echo("there is no unfinished run of the very same; beginning one", err=True)
+            click.echo(
+                "there is no unfinished run with the same data and options; starting a new one", err=True
+            )
         if unfinished is not None and _goes_on(unfinished, going_on):
             if spec.name is not None:
                 session.store.rename(unfinished.id, spec.name)
@@ -216,7 +217,7 @@ def _spec(context: click.Context) -> tuple[RunSpec, list[Judge] | None]:
         written, made = read_spec(Path(file))
         values = written.plain()
     elif "data" not in said:
-        raise click.UsageError("name what to judge: DATA, or --spec FILE", context)
+        raise click.UsageError("nothing to judge: give DATA, or --spec FILE", context)
     dataset = dict(values.get("dataset", {})) | {name: said[name] for name in IN_DATASET if name in said}
     if "data" in said:
         dataset |= {"source": said["data"]}
@@ -254,15 +255,15 @@ def _goes_on(unfinished: RunRecord, going_on: bool | None) -> bool:
     """Return whether to resume the unfinished run. Asks a person at a terminal unless an option decides."""
     known = unfinished.n_total or unfinished.n_samples
     told = (
-        f"run {unfinished.id} judges the very same and was not finished "
-        f"({unfinished.n_outcomes} of {known * len(unfinished.judges)} outcomes)"
+        f"run {unfinished.id} has the same data and options and is not finished ({unfinished.n_outcomes} of "
+        f"{known * len(unfinished.judges)} outcomes)"
     )
     if going_on:
-        click.echo(f"{told}; going on with it", err=True)
+        click.echo(f"{told}; continuing it", err=True)
         return True
     if somebody_is_there():
-        return click.confirm(f"{told}. Go on with it?", default=True, err=True)
-    click.echo(f"{told}; beginning anew. To go on with it instead: --resume", err=True)
+        return click.confirm(f"{told}. Continue it?", default=True, err=True)
+    click.echo(f"{told}; starting a new one. To continue it instead: --resume", err=True)
     return False
 
 

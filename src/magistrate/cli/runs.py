@@ -18,7 +18,9 @@ EXAMPLE = "Example: magistrate runs --limit 5; magistrate runs rename last night
 
 
 @click.group(invoke_without_command=True, epilog=EXAMPLE)
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The newest N runs.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Show only the newest N runs."
+)
 @click.option("--tag", help="Only runs with this tag.")
 @click.option("--dataset", help="Only runs over this dataset.")
 @store_option
@@ -40,7 +42,7 @@ def command(
         print_json([as_data(record) for record in records])
     elif not records:
         asked = tag is not None or dataset is not None
-        click.echo("no such runs" if asked else "no runs yet; begin with: magistrate run quickstart")
+        click.echo("no matching runs" if asked else "no runs yet; start with: magistrate run quickstart")
     else:
         print_table(
             ["run", "name", "dataset", "judges", "outcomes", "status", "tags"],
@@ -65,7 +67,7 @@ def rename(run: str, name: str, store: str | None, as_json: bool) -> None:
 @command.command(epilog="Example: magistrate runs tag last baseline --remove draft")
 @click.argument("run")
 @click.argument("tags", nargs=-1)
-@click.option("--remove", multiple=True, help="A tag to take away; repeatable.")
+@click.option("--remove", multiple=True, help="A tag to remove; repeatable.")
 @store_option
 @json_option
 def tag(run: str, tags: tuple[str, ...], remove: tuple[str, ...], store: str | None, as_json: bool) -> None:
@@ -77,7 +79,7 @@ def tag(run: str, tags: tuple[str, ...], remove: tuple[str, ...], store: str | N
 
 @command.command(epilog="Example: magistrate runs delete 20261121-143012-x7k2 --yes")
 @click.argument("run")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @store_option
 @json_option
 def delete(run: str, yes: bool, store: str | None, as_json: bool) -> None:
@@ -85,7 +87,9 @@ def delete(run: str, yes: bool, store: str | None, as_json: bool) -> None:
     with open_store(store) as opened:
         record = opened.find_run(run)
         if opened.held(record.id):
-            raise click.UsageError(f"run {record.id} is being judged by another process; end that first")
+            raise click.UsageError(
+                f"run {record.id} is being judged by another process; stop that process first"
+            )
         if not yes and not _confirmed(record):
             click.echo("nothing was deleted", err=True)
             return
@@ -120,7 +124,7 @@ def schema() -> None:
 def _confirmed(record: RunRecord) -> bool:
     """Ask for confirmation at a terminal. Raises `UsageError` if there is none."""
     if not sys.stdin.isatty():
-        raise click.UsageError(f"deleting {record.id} takes --yes where nobody can be asked")
+        raise click.UsageError(f"not a terminal, so nobody can confirm: to delete {record.id}, add --yes")
     return click.confirm(f"delete {record.id} with {record.n_outcomes} outcomes?", err=True)
 
 

@@ -22,28 +22,28 @@ EXAMPLE = (
 @click.option(
     "--store",
     metavar="FILE|URL",
-    help="Where runs are kept: a file, or postgresql://… (default: magistrate.db in $MAGISTRATE_HOME, "
-    "made where there is none; --watch makes a named one too).",
+    help="Where runs are stored: a file, or postgresql://… (default: magistrate.db in $MAGISTRATE_HOME, "
+    "created if missing; with --watch, a given file is created too).",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Where to listen; 0.0.0.0 for all of this machine's addresses.",
+    help="The address to listen on; 0.0.0.0 for all addresses of this machine.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8421,
     show_default=True,
-    help="Where to listen; 0 for any free port.",
+    help="The port to listen on; 0 for any free port.",
 )
 @click.option(
     "--token",
     metavar="TOKEN",
-    help="What visitors have to show, who may then do everything; for others see 'magistrate users' "
-    "(default: $MAGISTRATE_TOKEN, which other users of this machine do not see; else none on this machine "
-    "alone, and one is made and printed for any other --host).",
+    help="The token that visitors must give, who may then do everything; for others see 'magistrate users' "
+    "(default: $MAGISTRATE_TOKEN, which other users of this machine cannot see; without it, none is needed "
+    "on a local --host, and a new token is printed for any other --host).",
 )
 @click.option(
     "--open",
@@ -51,34 +51,38 @@ EXAMPLE = (
     is_flag=False,
     flag_value="",
     metavar="[RUN]",
-    help="Open a browser, at a run if one is named: an id, a name or last.",
+    help="Open a browser, optionally at a run: an id, a name or last.",
 )
 @click.option(
     "--allow-host",
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
-    help="Another name that visitors use for this machine; repeatable.",
+    help="Another host name under which visitors reach this machine; repeatable.",
 )
 @click.option(
     "--watch",
     "rules",
     metavar="FILE",
-    help="Take the spans of applications, over OTLP at /v1/traces and /v1/logs, and judge them by the rules "
-    "of this file.",
+    help="Receive spans of applications over OTLP at /v1/traces and /v1/logs, and judge them by the rules in "
+    "this file.",
 )
 @click.option(
     "--grpc-port",
     type=click.IntRange(0, 65535),
-    help="With --watch: take spans by gRPC too, on this port of the same host; 0 for any free one.",
+    help="With --watch: also receive spans over gRPC, on this port of the same host; 0 for any free one.",
 )
 @click.option(
     "--guard",
     "guard_judge",
     metavar="JUDGE",
-    help="The judge that POST /api/guard asks; nobody who asks there can choose another (default: auto).",
+    help="The judge of POST /api/guard; callers cannot choose another one (default: auto).",
 )
-@click.option("--guard-model", metavar="MODEL", help="The model that this judge asks, as --model elsewhere.")
+@click.option(
+    "--guard-model",
+    metavar="MODEL",
+    help="The model for the judge of POST /api/guard, written as in --model.",
+)
 @click.option(
     "--run-model",
     "run_models",
@@ -115,7 +119,7 @@ def command(
     from magistrate.watch.rules import read_rule_file
 
     if grpc_port is not None and rules is None:
-        raise click.UsageError("--grpc-port takes spans, which --watch FILE judges: give both")
+        raise click.UsageError("--grpc-port needs --watch FILE")
     watched = None if rules is None else read_rule_file(Path(rules))
     token, is_made = _token(token, host)
     place = checked_store(store, may_be_new=store is None or watched is not None)
@@ -214,7 +218,7 @@ def _open(url: str) -> None:
 
     def opened() -> None:
         if not browse(url):
-            click.echo("note: no browser was found; open the address above", err=True)
+            click.echo("note: no browser found; open the address above", err=True)
 
     Thread(target=opened, daemon=True).start()
 

@@ -30,13 +30,14 @@ DAMAGED_TOLD = 10
 
 @click.command(epilog=EXAMPLE)
 @click.argument("run")
-@click.option("--sample", help="The id of a sample: show it with every judge's outcome.")
-@click.option("--steps", is_flag=True, help="With --sample: what the model was asked and what it answered.")
+@click.option("--sample", help="Show the sample with this id, with every judge's outcome.")
+@click.option("--steps", is_flag=True, help="With --sample: show prompts and answers of the model.")
 @click.option(
     "--flag",
     multiple=True,
     metavar="KIND",
-    help="Decide a rubric's verdicts anew by these kinds of claims, without asking a model; repeatable.",
+    help="Recompute verdicts of a rubric with only these kinds of claims flagged, without asking a model; "
+    "repeatable.",
 )
 @gate_option
 @junit_option
@@ -66,9 +67,9 @@ def command(
 
     fresh(junit)
     if steps and sample is None:
-        raise click.UsageError("--steps goes with --sample ID")
+        raise click.UsageError("--steps needs --sample ID")
     if sample is not None and (gates or junit):
-        raise click.UsageError("--gate and --junit are about the run, not about one --sample")
+        raise click.UsageError("--gate and --junit apply to the whole run; use them without --sample")
     with open_store(store) as opened:
         record = opened.find_run(run)
         if sample is None:
@@ -129,5 +130,5 @@ def _damaged(damaged: Sequence[str]) -> int:
     for told in damaged[:DAMAGED_TOLD]:
         click.echo(f"error: {plain(told)}", err=True)
     if len(damaged) > DAMAGED_TOLD:
-        click.echo(f"… and {len(damaged) - DAMAGED_TOLD} more that are damaged", err=True)
+        click.echo(f"… and {len(damaged) - DAMAGED_TOLD} more damaged ones", err=True)
     return BAD_INPUT if damaged else DONE

@@ -26,56 +26,61 @@ MILLION = 1_000_000
 
 @click.command(epilog=EXAMPLE)
 @click.option("--data", multiple=True, required=True, metavar="FILE|NAME", help="Labelled data; repeatable.")
-@click.option("--to", "target", required=True, type=click.Path(path_type=Path), help="The detector's folder.")
-@click.option("--force", is_flag=True, help="Begin anew, and replace the detector that is there.")
+@click.option(
+    "--to", "target", required=True, type=click.Path(path_type=Path), help="Folder to write the detector to."
+)
+@click.option("--force", is_flag=True, help="Start over, and replace an existing detector.")
 @click.option(
     "--base",
     metavar="NAME|FOLDER",
-    help="What to begin with: shipped, detector-large, minilm-l6, mpnet, a detector's folder, or a Hugging "
-    "Face folder of a BERT or MPNet (default: shipped, with --recipe minilm-l6).",
+    help="The model to start from: shipped, detector-large, minilm-l6, mpnet, the folder of a detector, or a "
+    "Hugging Face folder of a BERT or MPNet (default: shipped, with --recipe minilm-l6).",
 )
-@click.option("--name", help="What it is called (default: the folder's name).")
+@click.option("--name", help="Name of the detector (default: the folder's name).")
 @click.option(
     "--recipe",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A mixture of sources (YAML): --data is then the folder with their files, --tokens how long.",
+    help="A YAML file that describes a mixture of sources; --data is then the folder with their files, and "
+    "--tokens sets the length.",
 )
 @click.option(
     "--tokens",
     type=click.FloatRange(0, min_open=True),
     default=100.0,
     show_default=True,
-    help="With --recipe: millions of tokens to read.",
+    help="With --recipe: millions of tokens to train on.",
 )
 @click.option(
     "--calibrate-on",
     multiple=True,
     metavar="FILE|NAME",
-    help="With --recipe: labelled data that nothing is learnt from; repeatable.",
+    help="With --recipe: labelled data for calibration, not used for training; repeatable.",
 )
 @click.option(
     "--wordnet",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="With --recipe: a folder with WordNet's files, for more words to change.",
+    help="With --recipe: a folder with WordNet's files, which give more word replacements.",
 )
-@click.option(
-    "--epochs", type=click.FloatRange(0, min_open=True), help="How often labels are seen (default: 4)."
-)
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="The highest learning rate.")
+@click.option("--epochs", type=click.FloatRange(0, min_open=True), help="Number of epochs (default: 4).")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Peak learning rate.")
 @click.option(
     "--batch",
     type=click.IntRange(64),
-    help="Tokens of a step (default: 2048, with --recipe 8192, of a large base 1536).",
+    help="Tokens per step (default: 2048; with --recipe 8192; with a large base 1536).",
 )
 @click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), help="Where to compute (default: what is there)."
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="Device to train on (default: a GPU if there is one).",
 )
 @click.option(
     "--minutes",
     type=click.FloatRange(0, min_open=True),
-    help="Stop then; the same command goes on from there.",
+    help="Stop after this time; the same command continues from there.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of what is held out and drawn.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the held-out part and of draws."
+)
 @reading_options
 @json_option
 def command(
@@ -196,9 +201,9 @@ def _print(found: Any, target: Path, *, force: bool, as_json: bool) -> None:
         return
     if found.manifest is None:
         how = "the same command without --force" if force else "the same command"
-        click.echo(f"{found.share:.0%} done; {how} goes on from there")
+        click.echo(f"{found.share:.0%} done; {how} continues from there")
         return
-    held = f"{found.n:,} samples of {found.contexts:,} contexts that were held out"
+    held = f"{found.n:,} held-out samples of {found.contexts:,} contexts"
     for what, value in found.auroc.items():
         click.echo(f"AUROC {what} training: {value:.3f}, on {held}")
     if found.gain is not None:
@@ -213,8 +218,8 @@ def _verdict(found: Any) -> str:
         return f"difference {gain.value:+.3f}, without an interval: {gain.undefined}"
     told = f"difference {gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
     if found.better is None:
-        return f"{told}: not shown to be better or worse; more labels would tell"
-    return f"{told}: {'better' if found.better else 'worse'} than what it began with"
+        return f"{told}: not shown to be better or worse; more labels are needed to tell"
+    return f"{told}: {'better' if found.better else 'worse'} than before training"
 
 
 def _libraries() -> tuple[ModuleType, ModuleType]:

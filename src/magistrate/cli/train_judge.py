@@ -28,7 +28,7 @@ EXAMPLE = (
     "chats",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Chats instead, as 'magistrate export RUN --format sft' writes them; repeatable.",
+    help="Chats instead of samples, as written by 'magistrate export RUN --format sft'; repeatable.",
 )
 @click.option(
     "--to",
@@ -36,75 +36,75 @@ EXAMPLE = (
     required=True,
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Where the model is written, and where its training is kept until it is done.",
+    help="Folder for the model, and for the state of its training until it is done.",
 )
 @click.option(
     "--base",
     metavar="MODEL",
-    help="Hugging Face folder, GGUF file, OWNER/NAME of the hub, or catalogue name (default: the small "
-    "built-in one).",
+    help="The model to start from: a Hugging Face folder, a GGUF file, OWNER/NAME of the hub, or a catalogue "
+    "name (default: the small built-in one).",
 )
 @click.option(
     "--judge",
     default="faithfulness",
     show_default=True,
-    help="Whose question about each sample it learns to answer.",
+    help="The judge whose prompts it learns to answer.",
 )
-@click.option("--epochs", type=ABOVE_0, default=3.0, show_default=True, help="How often all data are seen.")
-@click.option("--rate", type=ABOVE_0, default=2e-4, show_default=True, help="The highest learning rate.")
+@click.option("--epochs", type=ABOVE_0, default=3.0, show_default=True, help="Number of epochs.")
+@click.option("--rate", type=ABOVE_0, default=2e-4, show_default=True, help="Peak learning rate.")
 @click.option(
     "--rank",
     type=click.IntRange(1),
     default=16,
     show_default=True,
-    help="Of the updates; alpha is twice that.",
+    help="Rank of LoRA; alpha is twice the rank.",
 )
-@click.option(
-    "--batch", type=click.IntRange(1), default=16, show_default=True, help="Examples that make an update."
-)
+@click.option("--batch", type=click.IntRange(1), default=16, show_default=True, help="Examples per update.")
 @click.option(
     "--together",
     type=click.IntRange(1),
     default=1024,
     show_default=True,
-    help="Tokens computed at once; fewer take less memory and change nothing else.",
+    help="Tokens computed at the same time; a lower number needs less memory and does not change the result.",
 )
 @click.option(
     "--longest",
     type=click.IntRange(16),
     default=2048,
     show_default=True,
-    help="Longer examples are left out.",
+    help="Examples with more tokens are skipped.",
 )
 @click.option(
     "--test",
     type=click.FloatRange(0, 0.5, min_open=True),
     default=0.1,
     show_default=True,
-    help="The share of contexts held out, which say when to stop.",
+    help="The share of contexts that is held out to decide when to stop.",
 )
 @click.option(
     "--patience",
     type=click.IntRange(1),
     default=4,
     show_default=True,
-    help="Stop after so many quarters of an epoch without a lower held-out loss.",
+    help="Stop after this many quarters of an epoch without a lower held-out loss.",
 )
 @click.option(
     "--checkpointing",
     is_flag=True,
-    help="Compute activations twice instead of keeping them: slower, smaller.",
+    help="Recompute activations instead of keeping them: slower, needs less memory.",
 )
-@click.option("--precise", is_flag=True, help="Compute in 32 bits also where 16 would be faster.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is random.")
+@click.option("--precise", is_flag=True, help="Compute in 32 bits even if 16 bits would be faster.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random."
+)
 @click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
-    help="Where it computes (default: cuda where there is one).",
+    help="Device to train on (default: cuda if available).",
 )
-@click.option("--minutes", type=ABOVE_0, help="Stop then; the same again goes on.")
+@click.option("--minutes", type=ABOVE_0, help="Stop after this time; the same command continues from there.")
 @reading_options
-@click.option("--force", is_flag=True, help="Begin anew, and replace the model that is there.")
+@click.option("--force", is_flag=True, help="Start over, and replace an existing model.")
 @json_option
 def command(
     data: tuple[str, ...],
@@ -132,7 +132,7 @@ def command(
     from magistrate.training.judge.training import train_judge
 
     if bool(data) == bool(chats):
-        raise click.UsageError("give labelled data or chats, one of them: --data FILE, or --sft FILE")
+        raise click.UsageError("give either labelled data or chats: --data FILE, or --sft FILE")
     settings = Settings(most=numbers.pop("longest"), alpha=2 * numbers["rank"], **numbers)
     outcome = train_judge(
         target,
@@ -150,7 +150,7 @@ def command(
         print_json(asdict(outcome))
     elif outcome.recipe is None:
         how = "the same command without --force" if force else "the same command"
-        click.echo(f"update {outcome.update:,} of {outcome.updates:,}; {how} goes on from there")
+        click.echo(f"update {outcome.update:,} of {outcome.updates:,}; {how} continues from there")
     else:
         _render(outcome)
 
@@ -188,7 +188,10 @@ def _render(outcome: Outcome) -> None:
     for reason, count in recipe.left_out.items():
         click.echo(f"left out: {count:,} ({reason})")
     if recipe.no_gguf:
-        click.echo(f"no {GGUF}: {recipe.no_gguf}; convert the folder with other tools, such as optimum-cli")
+        click.echo(
+            f"{GGUF} was not written: {recipe.no_gguf}; convert the folder with other tools, such as "
+            "optimum-cli"
+        )
         return
     words = f"--judge {recipe.judge['words'].rpartition('@')[0]} " if recipe.judge else ""
     click.echo(f"use it with: magistrate run DATA {words}--model {outcome.folder / GGUF}")

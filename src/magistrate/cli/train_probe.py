@@ -24,30 +24,36 @@ EXAMPLE = (
 @click.command(epilog=EXAMPLE)
 @click.option("--data", multiple=True, required=True, metavar="FILE|NAME", help="Labelled data; repeatable.")
 @click.option("--to", "target", type=click.Path(path_type=Path), help="Write the probe to this folder.")
-@click.option("--force", is_flag=True, help="Replace the probe that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing probe.")
 @click.option(
     "--layer",
     type=click.IntRange(0),
-    help="Which layer's states, 0 the embedding (default: two thirds of the way up).",
+    help="The layer whose states are used, 0 for the embedding (default: at two thirds of the depth).",
 )
 @click.option(
     "--pooling",
     type=click.Choice(["mean", "last"]),
     default="mean",
     show_default=True,
-    help="The mean over the output's tokens, or its last token.",
+    help="Use the mean over the output's tokens, or its last token.",
 )
 @click.option(
     "--strength",
     type=click.FloatRange(0, min_open=True),
     default=0.01,
     show_default=True,
-    help="How freely it follows the labels: C of the logistic regression.",
+    help="C of the logistic regression: a higher value fits the labels more closely.",
 )
-@click.option("--sample", type=click.IntRange(1), help="N samples at random of each --data.")
+@click.option("--sample", type=click.IntRange(1), help="N random samples of each --data.")
 @reading_options
-@click.option("--folds", type=click.IntRange(2, 20), default=5, show_default=True, help="Held-out parts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of --sample and of folds.")
+@click.option(
+    "--folds",
+    type=click.IntRange(2, 20),
+    default=5,
+    show_default=True,
+    help="Number of cross-validation folds.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of --sample and of folds.")
 @model_options
 @json_option
 def command(

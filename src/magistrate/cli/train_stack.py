@@ -41,36 +41,42 @@ class Replacing(Assignment):
 @click.command(epilog=EXAMPLE)
 @click.option("--data", multiple=True, metavar="FILE|NAME", help="Labelled data; repeatable.")
 @click.option(
-    "--run", "runs", multiple=True, metavar="RUN", help="A stored run whose judges are parts; repeatable."
+    "--run", "runs", multiple=True, metavar="RUN", help="A stored run whose judges can be parts; repeatable."
 )
 @click.option(
     "--of",
     multiple=True,
     required=True,
     metavar="JUDGE|signal:NAME",
-    help="A part: a judge, or a text signal; repeatable. Few are better than many.",
+    help="A part of the stack: a judge or a text signal; repeatable. Few are better than many.",
 )
 @click.option("--to", "target", type=click.Path(path_type=Path), help="Write the stack to this folder.")
-@click.option("--force", is_flag=True, help="Replace the stack that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing stack.")
 @click.option(
     "--instead",
     multiple=True,
     type=Replacing(),
-    help="Which judge stands for a part in training; {family} in its words is that of the data. Repeatable.",
+    help="The judge that replaces a part in training; {family} stands for the data's family. Repeatable.",
 )
-@click.option("--non-negative", "positive", is_flag=True, help="Allow no weight below zero.")
+@click.option("--non-negative", "positive", is_flag=True, help="Do not allow negative weights.")
 @click.option(
     "--base-rate",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.5,
     show_default=True,
-    help="The share of hallucinated outputs that is assumed where it will be used.",
+    help="The share of hallucinated outputs to assume where the stack will be used.",
 )
-@click.option("--sample", type=click.IntRange(1), help="N samples at random of each --data.")
+@click.option("--sample", type=click.IntRange(1), help="N random samples of each --data.")
 @reading_options
-@click.option("--folds", type=click.IntRange(2, 20), default=5, show_default=True, help="Held-out parts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of --sample and of folds.")
-@click.option("--seen", is_flag=True, help="Weigh parts also on data of a family that they were trained on.")
+@click.option(
+    "--folds",
+    type=click.IntRange(2, 20),
+    default=5,
+    show_default=True,
+    help="Number of cross-validation folds.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of --sample and of folds.")
+@click.option("--seen", is_flag=True, help="Also fit weights on data of a family that a part was trained on.")
 @limit_options
 @model_options
 @store_option
@@ -111,7 +117,7 @@ def command(
     from magistrate.runs.progress import ProgressBar
 
     if not data and not runs:
-        raise click.UsageError("name labelled data: --data FILE, or a stored run: --run RUN")
+        raise click.UsageError("give labelled data, --data FILE, or a stored run, --run RUN")
     if target is not None:
         check_free(target, FILE, "stack", replace=force)
     how = Asking(

@@ -14,7 +14,7 @@ EXAMPLE = "Example: magistrate watch test-alert --rules rules.yaml"
 
 
 @click.command("test-alert", epilog=EXAMPLE)
-@click.option("--rules", "file", required=True, metavar="FILE", help="The rules, in YAML.")
+@click.option("--rules", "file", required=True, metavar="FILE", help="The rules file (YAML).")
 @json_option
 def test_alert(file: str, as_json: bool) -> int:
     """Send a test message to each sink of a rules file.
@@ -29,7 +29,7 @@ def test_alert(file: str, as_json: bool) -> int:
 
     sinks = read_rule_file(Path(file)).sinks
     if not sinks:
-        raise SpecError(f"{file} names no sinks: write them below 'sinks:'")
+        raise SpecError(f"{file} has no sinks: add them under 'sinks:'")
     found = send_tests(sinks, datetime.now(UTC))
     if as_json:
         print_json({"sinks": [{"sink": name, "sent": not why, "why": why} for name, why in found.items()]})

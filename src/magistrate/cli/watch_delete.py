@@ -28,12 +28,12 @@ def delete(trace: str, store: str | None, as_json: bool) -> int:
         done = opened.trace_deletion.delete(trace)
         near = [] if done.traces else opened.trace_deletion.known(trace, SHOWN)
     if not done.traces:
-        told = f"; these begin so: {', '.join(map(shown, near))}" if near else ""
+        told = f"; ids that start like this: {', '.join(map(shown, near))}" if near else ""
         raise SpecError(f"there is no trace {shown(trace)}{told}")
     if as_json:
         print_json({"traces": done.traces, "targets": done.targets, "samples": done.samples})
     else:
         click.echo(
-            f"deleted: {done.traces:,} trace, {done.targets:,} targets, {done.samples:,} judged samples"
+            f"deleted {done.traces:,} trace, {done.targets:,} targets, {done.samples:,} judged samples"
         )
     return DONE

@@ -35,13 +35,15 @@ class Explained(NamedTuple):
 
 @click.command(epilog="Example: magistrate watch explain spans.jsonl --trace 4bf92f --kind call")
 @click.argument("file")
-@click.option("--trace", metavar="ID", help="Only this trace: its id, or the beginning of it.")
+@click.option(
+    "--trace", metavar="ID", help="Only the trace with this id, or with an id that starts like this."
+)
 @click.option(
     "--kind",
     type=click.Choice(["answer", "call"]),
     default="answer",
     show_default=True,
-    help="What is to be judged: what an application answered, or each call of a model.",
+    help="What to judge: the answers of the application, or each call of a model.",
 )
 @json_option
 def explain(file: str, trace: str | None, kind: str, as_json: bool) -> None:
@@ -78,11 +80,12 @@ def _explained(file: str, trace: str | None, kind: str) -> tuple[list[Explained]
         else:
             traces.setdefault(found[0].trace_id, []).append(found[0])
     if not traces:
-        raise DatasetError(f"{file} holds no spans" + (f": {problems[0]}" if problems else ""))
+        raise DatasetError(f"{file} contains no spans" + (f": {problems[0]}" if problems else ""))
     chosen = [id for id in traces if trace is None or id.startswith((trace, trace.lower()))]
     if not chosen:
         raise SpecError(
-            f"no trace of {file} begins with {trace!r}; it holds {len(traces):,}, first {next(iter(traces))}"
+            f"no trace in {file} begins with {trace!r}; it contains {len(traces):,}, the first is "
+            f"{next(iter(traces))}"
         )
     trees = {id: tree_of(traces[id]) for id in chosen}
     return [Explained(id, tree, targets_of(tree, (kind,))) for id, tree in trees.items()], problems
@@ -202,11 +205,11 @@ def _span_line(node: Node, parts: Sequence[str]) -> Text:
     )
     pieces = [(node.span.name or "without a name", "bold" if parts else ""), (what, "dim")]
     if parts:
-        pieces.append((f"  taken for {', '.join(parts)}", "green"))
+        pieces.append((f"  used for {', '.join(parts)}", "green"))
     else:
         keys = keys_of(node.span)
         more = f" and {len(keys) - KEYS} more" if len(keys) > KEYS else ""
-        pieces.append((f"  not taken; keys: {', '.join(keys[:KEYS]) or 'none'}{more}", "dim"))
+        pieces.append((f"  not used; keys: {', '.join(keys[:KEYS]) or 'none'}{more}", "dim"))
     pieces += [(f"  {remark}", "yellow") for remark in node.step.remarks]
     return _line(*pieces, width=4 * WIDTH)
 

@@ -31,18 +31,18 @@ PROBLEMS_TOLD = 5
     default="10m",
     show_default=True,
     metavar="TIME",
-    help="MLflow: how long the longest trace takes; what began in that time is read again.",
+    help="MLflow: the longest duration of a trace; traces that started within this time are read again.",
 )
 @click.option(
     "--header-env",
     "headers",
     multiple=True,
     metavar="NAME=VARIABLE",
-    help="A header, and the environment variable that holds it, such as "
-    "Authorization=PHOENIX_AUTHORIZATION; repeatable.",
+    help="A header and the environment variable with its value, such as Authorization=PHOENIX_AUTHORIZATION; "
+    "repeatable.",
 )
-@click.option("--since", metavar="TIME", help="Only what is not older than this, such as 7d.")
-@click.option("--every", metavar="TIME", help="Pull again after this time, until Ctrl-C, such as 1m.")
+@click.option("--since", metavar="TIME", help="Only traces that are not older than this, such as 7d.")
+@click.option("--every", metavar="TIME", help="Pull again at this interval, such as 1m, until Ctrl-C.")
 @store_option
 @json_option
 def pull(
@@ -94,7 +94,7 @@ def _pull(store: Store, source: Source, begin: datetime | None, wait: float | No
         except EngineError as error:
             if wait is None:
                 raise
-            click.echo(f"{error}; it is asked again in {wait:g} seconds", err=True)
+            click.echo(f"{error}; next attempt in {wait:g} seconds", err=True)
         else:
             _print(source.name, found, as_json)
         if wait is None:
@@ -107,7 +107,7 @@ def _header(words: str) -> tuple[str, str]:
     name, equals, variable = words.partition("=")
     if not equals or not name or not variable.isidentifier():  # it may be the key itself, so it is not shown
         raise click.UsageError(
-            "--header-env takes NAME=VARIABLE, such as Authorization=PHOENIX_AUTHORIZATION"
+            "--header-env must be NAME=VARIABLE, such as Authorization=PHOENIX_AUTHORIZATION"
         )
     return name, variable
 
@@ -123,4 +123,4 @@ def _print(name: str, found: Pulled, as_json: bool) -> None:
     for each in found.unread[:PROBLEMS_TOLD]:
         click.echo(f"left out: {plain(each)}", err=True)
     if len(found.unread) > PROBLEMS_TOLD:
-        click.echo(f"left out: {len(found.unread) - PROBLEMS_TOLD:,} more", err=True)
+        click.echo(f"skipped: {len(found.unread) - PROBLEMS_TOLD:,} more", err=True)

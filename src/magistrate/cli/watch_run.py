@@ -38,20 +38,26 @@ def schema() -> int:
 
 
 @click.command(epilog=RUN)
-@click.option("--rules", "file", required=True, metavar="FILE", help="The rules, in YAML.")
+@click.option("--rules", "file", required=True, metavar="FILE", help="The rules file (YAML).")
 @click.option(
-    "--from", "source", metavar="FILE", help="Store the spans of this file first: OTLP as JSON, or as JSONL."
+    "--from", "source", metavar="FILE", help="First store the spans in this file: OTLP as JSON or JSONL."
 )
-@click.option("--since", metavar="TIME", help="Decide also of what was stored since so long ago, such as 7d.")
-@click.option("--dry-run", is_flag=True, help="Say what would be judged and what it takes; ask no model.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Also apply the rules to traces that were stored within this time, such as 7d.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Print what would be judged and what it costs; do not ask a model."
+)
 @click.option(
     "--keep-days",
     type=click.FloatRange(0, min_open=True),
     metavar="DAYS",
-    help="Delete traces of which nothing came for so long, with all that was made of them (default: as the "
-    "rules say, else never).",
+    help="Delete traces that have received no span for this long, with everything derived from them "
+    "(default: as the rules say, else never).",
 )
-@click.option("--once", is_flag=True, help="End when nothing is due, rather than wait for more.")
+@click.option("--once", is_flag=True, help="Stop when nothing is due, instead of waiting for more.")
 @store_option
 @json_option
 def run(
@@ -145,7 +151,7 @@ def _read(source: str) -> tuple[list[Span], list[str]]:
         else:
             spans.append(found[0])
     if not spans:
-        raise SpecError(f"{source} holds no spans" + (f": {problems[0]}" if problems else ""))
+        raise SpecError(f"{source} contains no spans" + (f": {problems[0]}" if problems else ""))
     return spans, problems
 
 
@@ -169,7 +175,7 @@ def _print_estimate(
             for estimate in estimates:
                 render(estimate, console())
             if len(estimates) > 1:
-                click.echo(f"At most: after {rule.judges[0].judge} a judge is asked only of a part of these.")
+                click.echo(f"An upper bound: judges after {rule.judges[0].judge} get only some of these.")
             click.echo()
     if as_json:
         print_json({"rules": [_with_dicts(each) for each in found]})

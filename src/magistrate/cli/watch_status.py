@@ -20,8 +20,10 @@ EXAMPLE = "Example: magistrate watch status; magistrate watch status --since 24h
 
 
 @click.command(epilog=EXAMPLE)
-@click.option("--since", default="7d", show_default=True, metavar="TIME", help="By what was seen since then.")
-@click.option("--rule", metavar="NAME", help="Of this rule only.")
+@click.option(
+    "--since", default="7d", show_default=True, metavar="TIME", help="Only what was seen within this time."
+)
+@click.option("--rule", metavar="NAME", help="Only this rule.")
 @click.option(
     "--labelled",
     metavar="RUN",
@@ -46,7 +48,7 @@ def status(since: str, rule: str | None, labelled: str | None, store: str | None
         print_json(found.to_dict())
         return DONE
     if not found.rules:
-        click.echo("no rule has watched this store yet: magistrate watch run --rules FILE")
+        click.echo("no rules have been run on this store yet; start with: magistrate watch run --rules FILE")
     for each in found.rules:
         _print_rule(each)
     _print_outbox(found.queues)
@@ -65,7 +67,7 @@ def _print_rule(rule: RuleStatus) -> None:
         click.echo(f"  flagged    {plain(judge.judge)}: {_share(judge)}")
         click.echo(f"  corrected  {plain(_corrected(judge))}")
     age = "" if rule.queue_age is None else f", the oldest for {duration(rule.queue_age)}"
-    click.echo(f"  queue      {rule.waiting:,} to be judged{age}")
+    click.echo(f"  queue      {rule.waiting:,} waiting{age}")
     for state, reason, n in rule.reasons:
         click.echo(f"  {state:<9}  {n:,}: {plain(reason)}")
     for name, each in (("this hour", rule.hour), ("today", rule.day)):

@@ -284,12 +284,12 @@ def _holds(validator: Any, value: Any, text: str, *, when_too_deep: bool) -> boo
             return bool(validator.is_valid(value))
     except RecursionError:
         if text.count("[") + text.count("{") < _SHALLOW:
-            raise ConstraintError("the schema refers to itself without going deeper into the text") from None
+            raise ConstraintError("the schema refers to itself without consuming any text") from None
         return when_too_deep
     except OverflowError:  # a number beyond the range of a double, such as 1e400
         return when_too_deep
     except Unresolvable as error:
-        raise ConstraintError(f"{error}; references outside the schema are not fetched") from None
+        raise ConstraintError(f"{error}; references outside the schema are not downloaded") from None
 
 
 def _dump(schema: object) -> str:

@@ -74,8 +74,8 @@ class Constraint:
         given = {name: as_texts(texts[name]) for name in self.quotes}
         if (length := sum(len(text) for each in given.values() for text in each)) > LONGEST_TEXTS:
             raise ConstraintError(
-                f"{length:,} characters are too many to quote from; at most {LONGEST_TEXTS:,}: "
-                "give the passages that matter"
+                f"{length:,} characters are too many to quote from; at most {LONGEST_TEXTS:,}: give only the "
+                "relevant passages"
             )
         return replace(self, grammar=json_grammar(self._schema, given), texts=given)
 
@@ -91,7 +91,7 @@ class Constraint:
         if self.kind == "choice":
             choices = self._schema["enum"]
             if text not in choices:
-                raise InvalidOutput(f"{text[:100]!r} is none of the choices {choices[:20]}", text)
+                raise InvalidOutput(f"{text[:100]!r} is not one of the choices {choices[:20]}", text)
             return self.build(text, self.texts) if self.build is not None else text
         if self.kind == "regex":
             if _matched(self._schema["pattern"], text) is None:
@@ -112,8 +112,8 @@ class Constraint:
             raise ConstraintError(*self.endless)
         if self.kind == "regex" and not translate(self._schema["pattern"]).bounded:
             raise ConstraintError(
-                f"the regular expression {self._schema['pattern']!r} has no longest text; "
-                "write {m,n} instead of *, + and {n,}"
+                f"the regular expression {self._schema['pattern']!r} has no maximum length; use {{m,n}} "
+                "instead of *, + and {n,}"
             )
 
     def require_texts(self) -> None:
@@ -132,7 +132,7 @@ class Constraint:
     def _parse_json(self, text: str) -> Any:
         reading = read(text)
         if reading.state != "complete":
-            what = "JSON that stops in the middle" if reading.state == "open" else "not JSON"
+            what = "incomplete JSON" if reading.state == "open" else "not JSON"
             raise InvalidOutput(f"the output is {what}: {text[-100:]!r}", text)
         validate(reading.value, self._schema, text, self.texts)
         return self.build(text, self.texts) if self.build is not None else reading.value
@@ -207,7 +207,7 @@ def constraint(spec: object, *, depth: int | None = None) -> Constraint:
 
 def _from_choices(choices: Sequence[Any], name: str, members: Mapping[str, Any] | None = None) -> Constraint:
     if not choices or not all(isinstance(choice, str) and choice for choice in choices):
-        raise ConstraintError(f"choices are strings, at least one and none empty; got {list(choices)!r:.200}")
+        raise ConstraintError(f"choices must be non-empty strings, at least one; got {list(choices)!r:.200}")
     if len(set(choices)) != len(choices):
         raise ConstraintError(f"choices must differ, got {list(choices)!r:.200}")
     build = None if members is None else lambda text, _: members[text]
@@ -216,7 +216,7 @@ def _from_choices(choices: Sequence[Any], name: str, members: Mapping[str, Any] 
 
 def _from_pattern(pattern: re.Pattern[Any]) -> Constraint:
     if not isinstance(pattern.pattern, str):
-        raise ConstraintError(f"a pattern over text is needed, got one over bytes: {pattern.pattern!r}")
+        raise ConstraintError(f"the pattern must be for text, got one for bytes: {pattern.pattern!r}")
     flags = "".join(letter for flag, letter in _INLINE_FLAGS.items() if pattern.flags & flag)
     text = f"(?{flags}){pattern.pattern}" if flags else pattern.pattern
     try:
@@ -247,7 +247,7 @@ def _from_json(
         grammar = "" if quoted_sources(schema) else json_grammar(schema)
         return Constraint("json", grammar, schema, build, name, endless=endless(schema))
     except RecursionError:
-        raise ConstraintError("the schema nests too deep; name its parts in $defs", "#") from None
+        raise ConstraintError("the schema is nested too deeply; move parts of it to $defs", "#") from None
 
 
 def _from_type(spec: Any, depth: int | None) -> Constraint:
@@ -255,14 +255,14 @@ def _from_type(spec: Any, depth: int | None) -> Constraint:
 
     name = getattr(spec, "__name__", None) or str(spec)
     if spec is None or isinstance(spec, str | bytes | int | float | FunctionType):
-        raise ConstraintError(f"{spec!r:.100} does not say what may be written; accepted: {ACCEPTED}")
+        raise ConstraintError(f"{spec!r:.100} is not a valid constraint; accepted: {ACCEPTED}")
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(spec)
         schema = adapter.json_schema(mode="validation")
     except (PydanticUserError, NameError, TypeError, RecursionError) as error:
         reason = str(error).split("\n", 1)[0]
         raise ConstraintError(
-            f"{spec!r:.100} does not say what may be written ({reason}); accepted: {ACCEPTED}"
+            f"{spec!r:.100} is not a valid constraint ({reason}); accepted: {ACCEPTED}"
         ) from None
 
     def build(text: str, texts: Texts) -> Any:
@@ -271,7 +271,7 @@ def _from_type(spec: Any, depth: int | None) -> Constraint:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = ".".join(str(step) for step in first["loc"]) or name
-            raise InvalidOutput(f"the output is no {name}: {where}: {first['msg']}", text) from None
+            raise InvalidOutput(f"the output is not a {name}: {where}: {first['msg']}", text) from None
 
     return _from_json(_exactly_declared(schema), build, name, depth)
 

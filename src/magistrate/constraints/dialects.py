@@ -118,7 +118,7 @@ class ShapeBuilder:
         """Return the shape of `node`."""
         if "allOf" in node:
             raise ConstraintError(
-                "allOf cannot be written in this form; merge the schemas", pointer_to(*path)
+                "allOf cannot be expressed in this dialect; merge the schemas", pointer_to(*path)
             )
         if "enum" in node or "const" in node:
             return Either(tuple(Text(_compact(value)) for value in listed(node, self.root) or ()))
@@ -126,13 +126,13 @@ class ShapeBuilder:
         if applied:
             if len(applied) > 1 or node.keys() - ANNOTATIONS - {*applied, "$defs", "definitions"}:
                 raise ConstraintError(
-                    "several schemas that hold at once cannot be written in this form; merge them",
+                    "several schemas for the same value cannot be expressed in this dialect; merge them",
                     pointer_to(*path),
                 )
             return self.applied(node, applied[0], path)
         types = node.get("type")
         if types is None:
-            raise ConstraintError("a type is needed here to write it in this form", pointer_to(*path))
+            raise ConstraintError("this dialect needs a type here", pointer_to(*path))
         names = [types] if isinstance(types, str) else types
         branches = tuple(getattr(self, f"of_{name}")(node, path) for name in names)
         return branches[0] if len(branches) == 1 else Either(branches)
@@ -292,7 +292,7 @@ def pattern_shape(pattern: str, *, json_string: bool) -> Shape:
     items = items[1:] if checked.starts else items
     items = items[:-1] if checked.ends else items
     if "(?i:" in checked.rust or tree.state.flags & ~32:
-        raise ConstraintError(f"the flags of {pattern!r} cannot be written in this form")
+        raise ConstraintError(f"the flags of {pattern!r} cannot be expressed in this dialect")
     inner = _items(items, json_string)
     if not json_string:
         return inner
@@ -384,16 +384,14 @@ def express(constraint: Constraint, dialect: Dialect) -> Expressed:
         rules = {"root": start} | {gbnf.names[name]: node for name, node in definitions.items()}
         text = "".join(f"{name} ::= {gbnf.text(node)}\n" for name, node in rules.items())
     except RecursionError:
-        raise ConstraintError(
-            f"{constraint.name!r} has too many parts inside each other to be sent"
-        ) from None
+        raise ConstraintError(f"{constraint.name!r} is nested too deeply to be sent") from None
     return Expressed(dialect, text, lost)
 
 
 def _json_schema(constraint: Constraint) -> Expressed:
     if constraint.kind != "json":
         raise ConstraintError(
-            f"{constraint.name!r} is written bare, not as JSON; put it into an object to ask a server for it"
+            f"{constraint.name!r} is plain text, not JSON; wrap it in an object to send it to a server"
         )
     lost: list[str] = []
 
@@ -459,7 +457,7 @@ class _Regex:
         self.written += 1
         if self.written > MOST_WRITTEN:
             raise ConstraintError(
-                f"one regular expression of it has more than {MOST_WRITTEN:,} parts; use a smaller schema"
+                f"one of its regular expressions has more than {MOST_WRITTEN:,} parts; use a smaller schema"
             )
         if isinstance(node, Text):
             return "".join(map(_regex_letter, node.text))
@@ -472,7 +470,7 @@ class _Regex:
         if isinstance(node, Repeated):
             return f"(?:{self.text(node.part)}){_times(node)}"
         if node.name in self.inside:
-            raise ConstraintError(f"{node.name!r} holds itself, which no regular expression can say")
+            raise ConstraintError(f"{node.name!r} is recursive, which a regular expression cannot express")
         self.inside.append(node.name)
         try:
             return f"(?:{self.text(self.definitions[node.name])})"

@@ -70,7 +70,7 @@ class _Rules:
         self.texts = texts
         self.closes = closes_objects(root)
         self.lines: list[str] = []
-        self.why = "nothing can be written"
+        self.why = "no text is allowed"
         self._leading = _references_to_rules(root)
         self._names = (f"rule_{number}" for number in count())
         self._references: dict[str, str | None] = {}
@@ -84,8 +84,7 @@ class _Rules:
         others = node.keys() - ANNOTATIONS - set(choices) - {"$defs", "definitions", "type"}
         if "allOf" in node or len(choices) > 1 or (choices and others):
             raise ConstraintError(
-                "quotes and unique items cannot be written where several schemas hold at once; "
-                "write one for this place",
+                "quotes and unique items are not supported where several schemas apply; merge them into one",
                 pointer_to(*path),
             )
         if "$ref" in node:
@@ -124,7 +123,7 @@ class _Rules:
         assert of is not None
         if of.source not in self.texts:
             raise ConstraintError(
-                f"{of.source!r} is to be quoted; give its text: constraint.over({of.source}=…)",
+                f"the constraint quotes {of.source!r}; give its text: constraint.over({of.source}=…)",
                 pointer_to(*path),
             )
         texts = as_texts(self.texts[of.source])
@@ -136,7 +135,7 @@ class _Rules:
             self.lines += lines
             self._quotes[key] = name if lines else None
         if self._quotes[key] is None:
-            self.why = f"a quote from {of.source!r} must be written, and there is nothing that long to quote"
+            self.why = f"a quote from {of.source!r} is required, but the text is too short for it"
         return self._quotes[key]
 
     def _lark(self, node: Mapping[str, Any]) -> str:

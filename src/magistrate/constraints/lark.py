@@ -116,7 +116,7 @@ def embedded(grammar: str, prefix: str) -> tuple[str, list[str]]:
         if tokens[index].kind == "name" and tokens[index + 1].text == ":"
     ]
     if not starts or starts[0] != 0:
-        raise ConstraintError("a Lark grammar begins with a rule: start: ...")
+        raise ConstraintError("a Lark grammar must start with a rule: start: ...")
     lines = [f"{prefix.upper()}PLAIN: {_JSON_PLAIN}"]
     hoisted: dict[str, str] = {}
     for begin, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
@@ -141,8 +141,8 @@ def _tokens(grammar: str) -> Iterator[_Token]:
         if match is None:
             line = grammar[place:].split("\n", 1)[0]
             raise ConstraintError(
-                f"{line[:60]!r} has no place in a Lark grammar inside an object, "
-                "only rules, terminals, texts and regular expressions"
+                f"{line[:60]!r} is not allowed in a Lark grammar inside an object, only rules, terminals, "
+                "texts and regular expressions"
             )
         place = match.end()
         if match["text"] is not None:
@@ -162,7 +162,7 @@ def _written(token: _Token, prefix: str, hoisted: dict[str, str]) -> str:
             plain = json.loads(body)
         except ValueError:
             raise ConstraintError(
-                f"the text {body} of a Lark grammar has escapes other than JSON's"
+                f"the text {body} of a Lark grammar has escapes that JSON does not have"
             ) from None
         return json.dumps(escape(plain), ensure_ascii=False) + flag
     return token.text

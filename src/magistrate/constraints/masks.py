@@ -175,7 +175,7 @@ class Matcher:
             self._closes = self._closes[len(tokens) :] if follows else None
         if not self._matcher.consume_tokens(tokens):
             self._check()
-            raise EngineError(f"the mask engine refused the tokens {tokens}, which its own mask allowed")
+            raise EngineError(f"the mask engine rejected the tokens {tokens}, which its own mask allowed")
 
     def fork(self) -> Matcher:
         """Return an independent copy in the same state."""

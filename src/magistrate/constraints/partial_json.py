@@ -128,7 +128,7 @@ def _refuse(name: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a name stands twice in an object")
+        raise ValueError("an object has a duplicate key")
     return members
 
 

@@ -147,7 +147,7 @@ class Quote(str):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        raise ConstraintError('say what is quoted: Quote["context"]')
+        raise ConstraintError('give the source of the quote: Quote["context"]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,7 @@ class QuoteOf:
                 return text
             if not isinstance(info.context, Mapping) or self.source not in info.context:
                 raise ValueError(
-                    "where this stands is known only with its texts; "
-                    f"validate with context={{{self.source!r}: …}}"
+                    f"the position of the quote needs the texts; validate with context={{{self.source!r}: …}}"
                 )
             found = locate(text, self, as_texts(info.context[self.source]))
             if found is None:
@@ -311,5 +310,5 @@ def quoted(text: str, source: str, unit: Unit, texts: Sequence[str]) -> Quote:
         return text
     found = locate(text, QuoteOf(source, unit), texts)
     if found is None:
-        raise InvalidOutput(f"{text[:100]!r} is no run of {unit} of the {source}", text)
+        raise InvalidOutput(f"{text[:100]!r} is not a sequence of {unit} of the {source}", text)
     return found

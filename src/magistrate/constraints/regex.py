@@ -78,7 +78,7 @@ def searched(pattern: Any, text: str, *, whole: bool = False) -> Any:
     """
     if len(text) > LONGEST_TEXT:
         raise PatternTooSlow(
-            f"a pattern is searched in at most {LONGEST_TEXT:,} characters, and this text has {len(text):,}"
+            f"a pattern can be searched in at most {LONGEST_TEXT:,} characters; this text has {len(text):,}"
         )
     check()
     search = pattern.fullmatch if whole else pattern.search
@@ -89,7 +89,9 @@ def searched(pattern: Any, text: str, *, whole: bool = False) -> Any:
             f"the pattern took longer than {PATTERN_SECONDS:g} s on this text: {quoted(pattern.pattern)}"
         ) from None
     except MemoryError:
-        raise PatternTooSlow(f"the pattern took all memory on this text: {quoted(pattern.pattern)}") from None
+        raise PatternTooSlow(
+            f"the pattern ran out of memory on this text: {quoted(pattern.pattern)}"
+        ) from None
 
 
 def _compiled(pattern: str, flags: int) -> Any:
@@ -109,7 +111,7 @@ def _compile(pattern: str, flags: int) -> Any:
     try:
         return regex.compile(pattern, flags, cache_pattern=False)  # its own cache holds 500 of any size
     except regex.error as error:
-        raise ConstraintError(f"{quoted(pattern)} is no regular expression: {error}") from None
+        raise ConstraintError(f"{quoted(pattern)} is not a regular expression: {error}") from None
     except RecursionError:
         raise _too_deep(pattern) from None
 
@@ -120,14 +122,14 @@ def _checked_parts(pattern: str, flags: int) -> int:
     try:
         parts = _parts(_parsed(pattern, flags), importlib.import_module("regex._regex_core"))
     except regex.error as error:
-        raise ConstraintError(f"{quoted(pattern)} is no regular expression: {error}") from None
+        raise ConstraintError(f"{quoted(pattern)} is not a regular expression: {error}") from None
     except RecursionError:
         raise _too_deep(pattern) from None
     if parts > MOST_PARTS:
-        shown = f"{parts:,}" if parts < 10**12 else "more than a million million"
+        shown = f"{parts:,}" if parts < 10**12 else "more than 10^12"
         raise ConstraintError(
-            f"the pattern {quoted(pattern)} has {shown} parts once its repetitions are written out; at most "
-            f"{MOST_PARTS:,}: write smaller counts, or * and +"
+            f"the pattern {quoted(pattern)} has {shown} parts after its repetitions are expanded; at most "
+            f"{MOST_PARTS:,} are allowed: use smaller counts, or * and +"
         )
     return parts
 
@@ -155,7 +157,7 @@ def _parts(node: Any, core: Any) -> int:
     often. A `+` doubles what is inside, and a `+` around that doubles it again.
     """
     if isinstance(node, core.CallGroup):
-        raise ConstraintError("a pattern that calls its own groups, as (?R) and (?1) do, is not accepted")
+        raise ConstraintError("recursive patterns with (?R) or (?1) are not supported")
     parts = GRAPHEME if isinstance(node, core.Grapheme) else 1
     for value in vars(node).values():
         if isinstance(value, core.RegexBase):
@@ -303,8 +305,8 @@ class _Writer:
             return self.repeat(*value)
         reason = _REFUSED.get(op, f"the construct {op.lower()}")
         raise ConstraintError(
-            f"the pattern {self.pattern!r} uses {reason}, which cannot be enforced while writing; "
-            "spell the allowed texts out with classes, groups, | and {m,n}",
+            f"the pattern {self.pattern!r} uses {reason}, which cannot be enforced during generation; "
+            "describe the allowed texts with classes, groups, | and {m,n}",
             self.pointer,
         )
 

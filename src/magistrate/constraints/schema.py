@@ -220,8 +220,7 @@ class _Bounds:
     def reference(self, reference: str, path: Path, types: list[str] | None) -> Problem | None:
         if reference in self.following:
             raise _Recursion(
-                f"{reference!r} refers to itself, so the text has no greatest depth; "
-                "say how deep it may go: constraint(…, depth=3)",
+                f"{reference!r} refers to itself, so it has no maximum depth; use constraint(…, depth=3)",
                 pointer_to(*path, "$ref"),
             )
         key = (reference, tuple(types or ()))
@@ -256,8 +255,8 @@ class _Bounds:
             if pattern.starts and pattern.ends and pattern.bounded:
                 return None
             return (
-                "the pattern has no longest text; add maxLength (Field(max_length=…)), "
-                "or write ^…$ with {m,n} instead of *, + and {n,}",
+                "the pattern has no maximum length; add maxLength (Field(max_length=…)), or use ^…$ with "
+                "{m,n} instead of *, + and {n,}",
                 pointer_to(*path, "pattern"),
             )
         return "a string without a bound; add maxLength, or Field(max_length=…)", pointer_to(*path)
@@ -284,14 +283,14 @@ class _Bounds:
         if most <= len(leading):
             return None
         if rest is None:
-            return "a list of anything; say with items what it holds", pointer_to(*path)
+            return "a list of anything; describe its items with items", pointer_to(*path)
         return self.problem(rest, (*path, "items"), None)
 
     def object(self, node: Mapping[str, Any], path: Path) -> Problem | None:
         if "additionalProperties" not in node and not (self.closes and "properties" in node):
             return (
-                "an object that may hold any further property; name its properties and add "
-                "additionalProperties: false",
+                "an object that allows any other property; list its properties and add additionalProperties: "
+                "false",
                 pointer_to(*path),
             )
         for name, child in node.get("properties", {}).items():

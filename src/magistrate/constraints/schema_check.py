@@ -39,30 +39,30 @@ from magistrate.constraints.schema import (
 )
 from magistrate.errors import ConstraintError
 
-_CASES = "write the cases as branches of anyOf"
+_CASES = "write the cases as alternatives in anyOf"
 REFUSED = {
     **dict.fromkeys(("if", "then", "else"), _CASES),
     **dict.fromkeys(("dependentRequired", "dependentSchemas", "dependencies"), _CASES),
     "not": "list what is allowed with enum, anyOf or a pattern",
     **dict.fromkeys(
         ("contains", "minContains", "maxContains"),
-        "give the items that must be there their own place with prefixItems",
+        "describe the required items with prefixItems",
     ),
-    "unevaluatedItems": "say items: false beside prefixItems",
-    "unevaluatedProperties": "say additionalProperties: false beside properties",
-    "additionalItems": "say items: false beside prefixItems",
-    "patternProperties": "name the properties, or write a list of objects with a key and a value",
-    "propertyNames": "name the properties, or write a list of objects with a key and a value",
-    "minProperties": "say which properties are required",
-    "maxProperties": "name the properties and say additionalProperties: false",
+    "unevaluatedItems": "use items: false together with prefixItems",
+    "unevaluatedProperties": "use additionalProperties: false together with properties",
+    "additionalItems": "use items: false together with prefixItems",
+    "patternProperties": "list the properties, or use a list of objects with a key and a value",
+    "propertyNames": "list the properties, or use a list of objects with a key and a value",
+    "minProperties": "list the required properties",
+    "maxProperties": "list the properties and use additionalProperties: false",
     "contentEncoding": "describe the text with a pattern",
     "contentMediaType": "describe the text with a pattern",
-    "contentSchema": "describe the value itself, not a text that holds it",
+    "contentSchema": "describe the value itself, not a text that contains it",
     **dict.fromkeys(
         ("$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef", "$recursiveAnchor"),
-        "refer by JSON pointer: #/$defs/NAME",
+        "use a JSON pointer: #/$defs/NAME",
     ),
-    "$vocabulary": "leave it out",
+    "$vocabulary": "remove it",
 }
 KNOWN = sorted(ANNOTATIONS | ENFORCED | set(REFUSED))
 
@@ -71,7 +71,7 @@ MOST_UNIQUE = 64  # values of a list of unique items: as many as a rule of the m
 LARGEST_SCHEMA = 1_000_000  # bytes
 DEEPEST_PATH = 100  # steps from the root, one or two per level
 LARGEST = 10**15  # larger fixed numbers are not exact in the compiler's doubles
-_EMPTY = "an empty schema allows anything of any length; say at least a type"
+_EMPTY = "an empty schema allows anything of any length; give at least a type"
 _ASSERTING = ENFORCED - {"$defs", "definitions"}
 MOST_BRANCHES = 300  # branches of a oneOf, which are compared pairwise
 
@@ -88,7 +88,9 @@ def check_schema(schema: Node) -> None:
     while pending:
         node, path = pending.pop()
         if len(path) > DEEPEST_PATH:
-            raise ConstraintError("the schema nests too deep; name its parts in $defs", pointer_to(*path))
+            raise ConstraintError(
+                "the schema is nested too deeply; move parts of it to $defs", pointer_to(*path)
+            )
         if not (isinstance(node, bool) and path):
             _check_keywords(node, path)
             pending += reversed([(child, path + step) for step, child in subschemas(node)])
@@ -106,7 +108,7 @@ def check_writable(schema: Node) -> None:
     for node, path in walk(schema):
         here = pointer_to(*path)
         if node is False:
-            raise ConstraintError("the schema false allows nothing; leave this part out", here)
+            raise ConstraintError("the schema false allows nothing; remove this part", here)
         if not path and not node.keys() & _ASSERTING:  # a nested empty schema is only unbounded
             raise ConstraintError(_EMPTY, here)
     for node, path in walk(schema):
@@ -116,11 +118,11 @@ def check_writable(schema: Node) -> None:
 
 def _check_keywords(node: Any, path: Path) -> None:
     if not isinstance(node, Mapping):
-        raise ConstraintError(f"a schema is an object, not {type(node).__name__}", pointer_to(*path))
+        raise ConstraintError(f"a schema must be an object, not {type(node).__name__}", pointer_to(*path))
     for keyword, value in node.items():
         at = pointer_to(*path, keyword)
         if keyword in REFUSED:
-            raise ConstraintError(f'"{keyword}" cannot be enforced while writing; {REFUSED[keyword]}', at)
+            raise ConstraintError(f'"{keyword}" cannot be enforced during generation; {REFUSED[keyword]}', at)
         if keyword not in ENFORCED | ANNOTATIONS:
             if keyword.startswith("x-") and keyword != "x-guidance":
                 continue
@@ -136,7 +138,7 @@ def _check_keywords(node: Any, path: Path) -> None:
         if keyword in LISTS and not (isinstance(value, list) and value):
             raise ConstraintError("must be a list of schemas, not empty", at)
     if path and "$id" in node:
-        raise ConstraintError("an inner $id changes what $ref means; leave it out", pointer_to(*path, "$id"))
+        raise ConstraintError("an inner $id changes what $ref means; remove it", pointer_to(*path, "$id"))
 
 
 def _check_types(names: Any, at: str) -> None:
@@ -161,8 +163,8 @@ def _check_values(schema: Node) -> None:
 def _check_details(node: Node, path: Path, root: Node) -> None:
     if node.get("additionalProperties", False) is not False:
         raise ConstraintError(
-            "free property names have no bound and may repeat; name the properties and say "
-            "additionalProperties: false, or write a list of objects with a key and a value",
+            "free property names are unlimited and may repeat; list the properties and use "
+            "additionalProperties: false, or use a list of objects with a key and a value",
             pointer_to(*path, "additionalProperties"),
         )
     missing = [name for name in node.get("required", ()) if name not in node.get("properties", {})]
@@ -184,7 +186,9 @@ def _check_details(node: Node, path: Path, root: Node) -> None:
     on_grid(node, pointer_to(*path))
     if "oneOf" in node:
         if "anyOf" in node:
-            raise ConstraintError("oneOf beside anyOf is not supported; use one", pointer_to(*path, "oneOf"))
+            raise ConstraintError(
+                "oneOf together with anyOf is not supported; use one", pointer_to(*path, "oneOf")
+            )
         check_exclusive(node["oneOf"], path, root)
     for keyword in ("enum", "const"):
         for value in node["enum"] if keyword == "enum" and keyword in node else [node.get(keyword)]:
@@ -195,12 +199,12 @@ def _check_contradictions(node: Node, path: Path, root: Node) -> None:
     """Check that the keywords of one node allow a value, as far as can be seen without compiling."""
     if (bounds := empty_bounds(node)) is not None:
         low, high = bounds
-        message = f"{low} {node[low]} and {high} {node[high]} leave nothing between them"
+        message = f"no value is between {low} {node[low]} and {high} {node[high]}"
         raise ConstraintError(message, pointer_to(*path, low))
     for keyword in ("enum", "const"):
         if keyword in node and node.keys() & _ASSERTING != {keyword} and listed(node, root) == []:
             beside = sorted(node.keys() & _ASSERTING - {keyword})
-            message = f"{keyword} lists nothing that {', '.join(beside)} beside it allows"
+            message = f"{keyword} lists no value that {', '.join(beside)} allows"
             raise ConstraintError(message, pointer_to(*path, keyword))
     places = len(node.get("prefixItems", ()))
     if node.get("items") is False and node.get("minItems", 0) > places:
@@ -214,7 +218,7 @@ def _check_reference(node: Node, path: Path, root: Node) -> None:
         return
     place = reference_path(reference)
     if not reference.startswith("#/") or len(place) != 2 or place[0] not in ("$defs", "definitions"):
-        reason = "only references of the form #/$defs/NAME are followed"
+        reason = "only references of the form #/$defs/NAME are supported"
     elif place[1] not in root.get(place[0], {}):
         reason = f"it points to nothing; known: {', '.join(root.get(place[0], {})) or 'no definitions'}"
     else:
@@ -238,7 +242,7 @@ def _check_format(node: Node, at: str) -> None:
             at,
         )
     if "pattern" in node:
-        raise ConstraintError("format beside pattern is not supported; write one pattern", at)
+        raise ConstraintError("format together with pattern is not supported; use one pattern", at)
 
 
 def _check_own(node: Node, keyword: str, at: str) -> None:
@@ -253,7 +257,7 @@ def _check_own(node: Node, keyword: str, at: str) -> None:
     except ConstraintError as error:
         raise ConstraintError(str(error), at) from None
     if "string" not in node.get("type", ()):
-        raise ConstraintError(f'{what} is a string; say "type": "string" beside it', at)
+        raise ConstraintError(f'{what} needs "type": "string" in the same schema', at)
     others = {
         "enum",
         "const",
@@ -264,15 +268,14 @@ def _check_own(node: Node, keyword: str, at: str) -> None:
         *(("minLength", "maxLength") if keyword == LARK else ()),
     }
     if beside := sorted(node.keys() & others - {keyword}):
-        raise ConstraintError(f"{what} cannot be held to {beside[0]} as well; leave one out", at)
+        raise ConstraintError(f"{what} cannot be combined with {beside[0]}; remove one", at)
 
 
 def _check_unique(node: Node, at: str, root: Node) -> None:
     values = listed(node.get("items"), root)
     if values is None or "prefixItems" in node or node.get("type") != "array":
         raise ConstraintError(
-            "unique items can be held to only in a list of listed values; give items an enum, or leave "
-            "uniqueItems out and check the parsed list",
+            "uniqueItems needs an enum for items; add one, or remove uniqueItems and check the parsed list",
             at,
         )
     if len(values) > MOST_UNIQUE:
@@ -292,7 +295,7 @@ def _check_fixed(value: Any, at: str) -> None:
         for child in value.values() if isinstance(value, dict) else value:
             _check_fixed(child, at)
     elif isinstance(value, int | float) and abs(value) > LARGEST:
-        raise ConstraintError(f"{value} is beyond ±1e15, where numbers are not written exactly", at)
+        raise ConstraintError(f"{value} is beyond ±1e15, where numbers are not exact", at)
 
 
 def check_exclusive(branches: list[Any], path: Path, root: Node) -> None:
@@ -306,15 +309,15 @@ def check_exclusive(branches: list[Any], path: Path, root: Node) -> None:
         return
     if len(branches) > MOST_BRANCHES:
         raise ConstraintError(
-            f"{len(branches):,} branches are too many to be compared with each other; at most "
+            f"{len(branches):,} alternatives are too many to compare with each other; at most "
             f"{MOST_BRANCHES}: use anyOf, or an enum",
             pointer_to(*path, "oneOf"),
         )
     for (first, one), (second, other) in combinations(enumerate(found), 2):
         if not (_excludes(one, other) or _tagged_apart(one, other, root)):
             raise ConstraintError(
-                f"branches {first} and {second} may both hold, which cannot be ruled out while writing; "
-                "use anyOf, or give each a required property with a const of its own",
+                f"alternatives {first} and {second} may both match, which cannot be prevented during "
+                "generation; use anyOf, or give each a required property with a different const",
                 pointer_to(*path, "oneOf"),
             )
 
@@ -478,7 +481,7 @@ def unrolled(schema: Node, depth: int) -> dict[str, Any]:
     levels = _Levels(schema)
     written = levels.node({"$ref": "#"} if "#" in levels.recursive else schema, depth, ())
     if written is None:
-        raise ConstraintError(f"nothing can be written that is at most {depth} levels deep; allow more")
+        raise ConstraintError(f"no text has at most {depth} levels; allow more")
     if levels.definitions:
         written["$defs"] = {name: node for name, node in levels.definitions.items() if node is not None}
     return written

@@ -87,8 +87,8 @@ def _spend(steps: int = 1) -> None:
         left[0] -= steps
         if left[0] < 0:
             raise TooManySteps(
-                f"it takes more than {MOST_STEPS:,} steps to hold this value against the schema; "
-                "let references of the schema fan out less, shorten its lists, or the value"
+                f"checking this value against the schema takes more than {MOST_STEPS:,} steps; use fewer "
+                "references in the schema, shorter lists, or a smaller value"
             )
 
 
@@ -218,7 +218,7 @@ def _lark(validator: Any, grammar: str, instance: Any, schema: Any) -> Iterator[
     from jsonschema import ValidationError
 
     if isinstance(instance, str) and not is_in_language(grammar, instance):
-        yield ValidationError(f"{instance!r} is not in the language of its grammar")
+        yield ValidationError(f"{instance!r} does not match its grammar")
 
 
 @cache
@@ -245,7 +245,7 @@ def validate(value: Any, schema: Mapping[str, Any], text: str, texts: Texts) -> 
         raise InvalidOutput(f"the value cannot be checked: {cause}", text) from None
     if error is not None:
         where = pointer_to(*error.absolute_path)
-        raise InvalidOutput(f"the output breaks its schema at {where}: {error.message[:300]}", text)
+        raise InvalidOutput(f"the output does not match its schema at {where}: {error.message[:300]}", text)
 
 
 def plain_validator(root: Mapping[str, Any], node: Any) -> Any:

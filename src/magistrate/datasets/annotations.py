@@ -100,10 +100,13 @@ def _nothing(found: _Reading, shown: str) -> str:
     if found.columns:
         told += f"; its columns are {', '.join(repr(plain(each, 40)) for each in found.columns[:15])}"
         if any(column.strip().lower() in LABELS for column in found.columns):
-            told += " (its first line looks like a row: it takes a header, such as id,label)"
+            told += " (its first line looks like data; a header is needed, such as id,label)"
         elif len(found.columns) == 1 and not found.columns[0].isidentifier():
-            told += " (one column: which separator is that? known are comma, semicolon and tab)"
-    return f"{told}; it takes id and label, or say which they are: --map id=COLUMN --map label=COLUMN"
+            told += " (only one column was found; the separator must be a comma, semicolon or tab)"
+    return (
+        f"{told}; the columns id and label are needed, or give their names: --map id=COLUMN --map "
+        "label=COLUMN"
+    )
 
 
 def _add(
@@ -119,7 +122,7 @@ def _add(
         raise RowError("no column gives the id of a sample")
     sample_id = claimed["id"][1]
     if sample_id is None or str(sample_id) == "":
-        raise RowError("no id of a sample")
+        raise RowError("no sample id")
     given = [name for name in ("label", *POLARITY) if name in claimed]
     if not given:
         raise RowError("no column gives the label")
@@ -141,8 +144,8 @@ def _add(
             if before == label:
                 return
             raise DatasetError(
-                f"{row.problem('')}annotator {plain(str(who))!r} calls {plain(str(sample_id))!r} {label!r} "
-                f"here and {before!r} on line {first.line}; keep one"
+                f"{row.problem('')}annotator {plain(str(who))!r} labels {plain(str(sample_id))!r} as "
+                f"{label!r} here and as {before!r} on line {first.line}; keep one"
             )
         found.named[key] = (label, row)
     found.votes.setdefault(str(sample_id), []).append(label)
@@ -153,7 +156,7 @@ def _columns(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, 
     claimed: dict[str, tuple[str, Any]] = {}
     for name, column in fields.items():
         if column not in values:
-            raise RowError(f"no column {plain(column)!r}, which --map asks for")
+            raise RowError(f"there is no column {plain(column)!r}, given by --map")
         claimed[name] = (column, values[column])
     said_label = any(name in claimed for name in ("label", *POLARITY))
     for column, value in values.items():

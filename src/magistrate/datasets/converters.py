@@ -102,7 +102,7 @@ def begin(paths: Sequence[Path]) -> Rows:
                 if label == "Generic":
                     continue
                 if label not in BEGIN_LABELS:
-                    yield row.problem("begin_label is none of the three known")
+                    yield row.problem("begin_label is not one of the three known values")
                     continue
                 source = cells.get("data_source", "")
                 yield _row(
@@ -158,7 +158,7 @@ def with_messages(row: Row | Problem, column: str) -> Row | Problem:
     values = dict(row.values)
     before, *said = re.split(r"\[(Human|Assistant)\]:", str(values.pop(column, "")))
     if before.strip() or not said:
-        return row.problem(f"{column} does not begin with [Human]: or [Assistant]:")
+        return row.problem(f"{column} does not start with [Human]: or [Assistant]:")
     turns = zip(said[::2], said[1::2], strict=True)
     values["messages"] = [{"role": SPEAKERS[who], "content": text.strip()} for who, text in turns]
     return Row(row.file, row.line, row.id, values)
@@ -195,9 +195,9 @@ def _ragtruth(paths: Sequence[Path], split: str) -> Rows:
         values = row.values
         source = sources.get(str(values.get("source_id")))
         if values.get("split") not in ("train", "test"):
-            yield row.problem("split is neither train nor test")
+            yield row.problem("split is not train or test")
         elif values["split"] == split:
-            missing = row.problem("its source_id is in no row of the sources")
+            missing = row.problem("no row of the sources has its source_id")
             yield missing if source is None else _response(row, source)
 
 
@@ -206,7 +206,7 @@ def _response(row: Row, source: Mapping[str, Any]) -> Row | Problem:
     if missing := _not_text(row, ("response",)):
         return row.problem(missing)
     if kind not in RAGTRUTH_TASKS:
-        return row.problem(f"the task_type of its source is none of {', '.join(RAGTRUTH_TASKS)}")
+        return row.problem(f"the task_type of its source is not one of {', '.join(RAGTRUTH_TASKS)}")
     if not isinstance(values.get("labels"), list):
         return row.problem("labels is not a list")
     question = None
@@ -218,7 +218,7 @@ def _response(row: Row, source: Mapping[str, Any]) -> Row | Problem:
         case "Summary", str(context):
             pass
         case _:
-            return row.problem(f"the source_info of its source is not what {kind} has")
+            return row.problem(f"the source_info of its source is not valid for {kind}")
     kept = ("source_id", "model", "temperature", "quality")
     return _row(
         row,
@@ -243,7 +243,7 @@ def halubench(paths: Sequence[Path]) -> Rows:
         elif missing := _not_text(row, ("passage", "answer")):
             yield row.problem(missing)
         elif row.values.get("label") not in ("PASS", "FAIL"):
-            yield row.problem("label is neither PASS nor FAIL")
+            yield row.problem("label is not PASS or FAIL")
         else:
             values = row.values
             yield _row(

@@ -124,7 +124,9 @@ class Dataset:
     def __len__(self) -> int:
         """Return the number of samples. Raises TypeError until all of them have been read once."""
         if self._length is None:
-            raise TypeError(f"{self.name} is read as a stream: its length is not known before it was read")
+            raise TypeError(
+                f"{self.name} is read as a stream, so its length is unknown until it has been read"
+            )
         return self._length
 
     def __bool__(self) -> bool:
@@ -271,10 +273,10 @@ def load(
     if isinstance(source, Dataset) and plainly:
         return source
     if view is not None:
-        raise SpecError(f"view {view!r} is for named sets; known sets: {', '.join(catalogue())}")
+        raise SpecError(f"views such as {view!r} need a named set; named sets: {', '.join(catalogue())}")
     frame = rows_of_frame(source, "rows", fields)
     if isinstance(source, Mapping | bytes) or not isinstance(source, Iterable):
-        raise SpecError(f"samples are a name, a path or a list of rows, got {type(source).__name__}")
+        raise SpecError(f"samples must be a name, a path or a list of rows, got {type(source).__name__}")
     name = source.name if isinstance(source, Dataset) else "rows"
     memory = _in_memory(name, source if frame is None else frame, fields, meanings, limit, need_output)
     # The mapping has already been applied to these canonical rows; the digest is computed from the result.
@@ -285,7 +287,7 @@ def load(
 def _meaning(dataset: Dataset, labels: Mapping[str, str]) -> Dataset:
     """Return a copy of the data set that reads its labels with these meanings."""
     if isinstance(dataset.source, MemorySource):
-        raise SpecError("labels are said where rows are read: magistrate.load(rows, labels=…)")
+        raise SpecError("give labels where rows are read: magistrate.load(rows, labels=…)")
     return Dataset(
         dataset.name,
         dataset.source,
@@ -303,10 +305,12 @@ def _named(source: str | Path, view: str | None) -> tuple[str, Source]:
     name, _, after = text.partition(":")
     if isinstance(source, str) and name in catalogue():
         if view is not None and after and view != after:
-            raise SpecError(f"two views are named, {after!r} and {view!r}; keep one")
+            raise SpecError(f"two views are given, {after!r} and {view!r}; keep one")
         return find(name, view or after or None)
     if view is not None:
-        raise SpecError(f"view {view!r} is for named sets, not for {text!r}; known: {', '.join(catalogue())}")
+        raise SpecError(
+            f"views such as {view!r} need a named set, not {text!r}; named sets: {', '.join(catalogue())}"
+        )
     if text == "-":
         return "stdin", read_stdin()
     if text.startswith(HUB):

@@ -106,7 +106,7 @@ def label_of(field: str, value: object, labels: Mapping[str, str] | None = None)
     if word in LABELS:
         return LABELS[word]
     if word in TRUTH:
-        raise UnknownLabel(f"{_shown(value)} does not say which way round it is; say it with --labels")
+        raise UnknownLabel(f"the meaning of {_shown(value)} is unclear; give it with --labels")
     raise UnknownLabel(f"{_shown(value)} is not a known label; known: {', '.join(LABELS)}")
 
 
@@ -114,19 +114,21 @@ def check_labels(labels: Mapping[Any, Any] | None) -> dict[str, str]:
     """Return the meanings of label values by `label_word`. Raises SpecError if `labels` is malformed."""
     checked: dict[str, str] = {}
     if labels is not None and not isinstance(labels, Mapping):
-        raise SpecError(f"labels say what each value means, as in {{'ok': 'faithful'}}; got {_shown(labels)}")
+        raise SpecError(
+            f"labels must give the meaning of each value, as in {{'ok': 'faithful'}}; got {_shown(labels)}"
+        )
     for value, meaning in (labels or {}).items():
         word, said = label_word(value), label_word(meaning)
         if said not in MEANINGS:
             raise SpecError(
-                f"--labels says that {_shown(value)} means {_shown(meaning)}{near(said, MEANINGS)}; it can "
-                f"mean {', '.join(MEANINGS[:-1])} or {MEANINGS[-1]}"
+                f"--labels gives {_shown(value)} the meaning {_shown(meaning)}{near(said, MEANINGS)}; it "
+                f"must be {', '.join(MEANINGS[:-1])} or {MEANINGS[-1]}"
             )
         if not word:
-            raise SpecError("--labels needs a value before each =; a blank label means unlabelled anyway")
+            raise SpecError("--labels needs a value before each =; blank labels are always unlabelled")
         if checked.setdefault(word, said) != said:
             raise SpecError(
-                f"--labels says two things of {_shown(value)}: {checked[word]} and {said}; keep one"
+                f"--labels gives two meanings for {_shown(value)}: {checked[word]} and {said}; keep one"
             )
     return checked
 
@@ -139,10 +141,10 @@ def parse_labels(text: str) -> dict[str, str]:
         found = _PAIR.match(text, place)
         if found is None or not found["value"] or not found["meaning"] or found.end() == place:
             raise SpecError(
-                f"labels are VALUE=MEANING, such as ok=faithful,bad=hallucinated; got {_shown(text)}"
+                f"write labels as VALUE=MEANING, such as ok=faithful,bad=hallucinated; got {_shown(text)}"
             )
         if pairs.setdefault(found["value"], found["meaning"]) != found["meaning"]:
-            raise SpecError(f"--labels says two things of {_shown(found['value'])}; keep one")
+            raise SpecError(f"--labels gives two meanings for {_shown(found['value'])}; keep one")
         place = found.end()
     check_labels(pairs)
     return pairs
@@ -159,7 +161,7 @@ def check_mapping(mapping: Mapping[str, str] | None) -> dict[str, str]:
             raise SpecError(f"--map {field}= needs the name of a column")
     given = [field for field in checked if slot(field) == "label"]
     if len(given) > 1:
-        raise SpecError(f"--map gives the label twice, by {' and '.join(given)}; keep one")
+        raise SpecError(f"--map gives the label twice, with {' and '.join(given)}; keep one")
     return checked
 
 

@@ -81,7 +81,7 @@ def _cut(shown: str, kind: str) -> DatasetError:
 
 
 def _unsound(shown: str, kind: str, error: Exception) -> DatasetError:
-    return DatasetError(f"{shown} is not sound {kind} data ({error}); copy it again")
+    return DatasetError(f"{shown} is not valid {kind} data ({error}); copy it again")
 
 
 Format = Literal["jsonl", "csv", "json", "parquet", "eval"]
@@ -93,7 +93,7 @@ FORMATS: Mapping[str, Format] = {
     ".parquet": "parquet",
     ".eval": "eval",
 }
-READABLE = "readable are .jsonl, .ndjson, .csv and .json, each also as .gz and .zst, and .parquet and .eval"
+READABLE = "supported are .jsonl, .ndjson, .csv and .json, each also as .gz and .zst, and .parquet and .eval"
 UNPACKED = ("parquet", "eval")  # both are compressed inside; a compressed copy allows no random access
 HUB = "hf://"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -207,7 +207,7 @@ def open_file(name: str | Path) -> FileSource:
     if kind is None and path.suffix.lower() in SHEETS:
         raise SpecError(f"{plain(path.name)!r} is a spreadsheet; {AS_CSV} and name that file")
     if kind is None:
-        raise SpecError(f"cannot tell what {path.name!r} holds; {READABLE}")
+        raise SpecError(f"unknown file type {path.name!r}; {READABLE}")
     stem = path.name[: -len("".join(_suffixes(path)))]
     return FileSource(path, kind, str(name), stem or "row", _stamp(path))
 

@@ -24,7 +24,7 @@ LONGEST_LINE = (
     16 << 20
 )  # bytes of a line, and characters of a cell: a compressed file of 2 MB can contain a line of 2 GB
 LARGEST_WHOLE = 128 << 20  # bytes of a JSON file that is read at once
-TOO_LONG = f"it is longer than {LONGEST_LINE >> 20} MiB; leave out what no judge reads, or split it"
+TOO_LONG = f"it is longer than {LONGEST_LINE >> 20} MiB; remove fields that no judge reads, or split it"
 LIST_BEGINS = re.compile(rb"\s*\[\s*(\{|$)")
 BIG_EXPONENT = re.compile(rb"\d[eE]\+?\d{3}")
 
@@ -106,8 +106,8 @@ def bounded_whole(stream: io.BufferedIOBase, shown: str) -> bytes:
     held = stream.read(LARGEST_WHOLE + 1)
     if len(held) > LARGEST_WHOLE:
         raise DatasetError(
-            f"{shown} is one JSON value of more than {LARGEST_WHOLE >> 20} MiB, which is read at once; "
-            "write one object a line (.jsonl)"
+            f"{shown} is one JSON value of more than {LARGEST_WHOLE >> 20} MiB, which must be read at once; "
+            "write one object per line (.jsonl)"
         )
     return held
 
@@ -213,7 +213,7 @@ def _header(shown: str, cells: list[str]) -> list[str]:
     names = [cell.strip() or f"column {number}" for number, cell in enumerate(cells, 1)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise DatasetError(f"{shown}:1: two columns are named {', '.join(map(repr, twice))}; rename one")
+        raise DatasetError(f"{shown}:1: two columns have the name {', '.join(map(repr, twice))}; rename one")
     if bad := _undecoded(dict(zip(names, names, strict=True))):
         raise DatasetError(f"{shown}:1: {bad}")
     return names
@@ -221,9 +221,9 @@ def _header(shown: str, cells: list[str]) -> list[str]:
 
 def _csv_reason(error: csv.Error) -> str:
     if "unexpected end" in str(error):
-        return "a quote opened here is never closed, so the rest of the file is one cell"
+        return "a quote that starts here is not closed, so the rest of the file is one cell"
     if "field larger" in str(error):
-        return f"a cell is longer than {LONGEST_LINE >> 20} MiB; leave out what no judge reads"
+        return f"a cell is longer than {LONGEST_LINE >> 20} MiB; remove columns that no judge reads"
     return str(error) if str(error) == TOO_LONG else f"not CSV: {error}"
 
 
@@ -264,7 +264,7 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
     except ValueError as error:
         raise DatasetError(f"{shown} is not JSON: {error}") from None
     if not isinstance(items, list):
-        raise DatasetError(f"{shown} holds {kind_of(items)}; samples are a list of objects")
+        raise DatasetError(f"{shown} contains {kind_of(items)}; samples must be a list of objects")
     for number, item in enumerate(items, 1):
         if isinstance(item, dict):
             yield Row(f"{shown} item {number}", None, f"{stem}-{number}", item)
@@ -287,7 +287,7 @@ def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
         held = None
     if not isinstance(held, dict) or not is_span(held):
         raise DatasetError(
-            f"{shown} holds one JSON object; samples are a list of objects, or one object a line"
+            f"{shown} contains one JSON object; samples must be a list of objects, or one object per line"
         )
     return Row(shown, None, f"{stem}-1", held)
 
@@ -367,11 +367,11 @@ def _open_parquet(path: Path, shown: str) -> Iterator[Any]:
             columns = file.schema_arrow.names
             twice = sorted({name for name in columns if columns.count(name) > 1})
             if twice:
-                raise DatasetError(f"{shown}: two columns are named {', '.join(map(repr, twice))}")
+                raise DatasetError(f"{shown}: two columns have the name {', '.join(map(repr, twice))}")
             yield file
     except (pyarrow.ArrowException, OSError) as error:
         reason = plain(" ".join(str(error).split()), 200)
-        raise DatasetError(f"{shown} is not sound Parquet data ({reason}); copy it again") from None
+        raise DatasetError(f"{shown} is not valid Parquet data ({reason}); copy it again") from None
 
 
 def _rows_at_once(file: Any, shown: str) -> int:
@@ -386,7 +386,7 @@ def _rows_at_once(file: Any, shown: str) -> int:
         size = part.total_uncompressed_size
         if size > max(LARGEST_PACKED, BOMB_RATIO * part.total_compressed_size):
             raise DatasetError(
-                f"{shown}: a part of column {part.path_in_schema!r} is {size >> 20:,} MiB once unpacked; "
+                f"{shown}: a part of column {part.path_in_schema!r} is {size >> 20:,} MiB uncompressed; "
                 "write smaller row groups"
             )
     largest = max((part.total_uncompressed_size for part in parts), default=0)

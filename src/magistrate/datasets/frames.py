@@ -155,7 +155,9 @@ def _of_pandas(frame: Any, pandas: Any, name: str, mapping: Mapping[str, str]) -
     extra = [] if counts else [str(level) for level in index.names if level is not None] if has_id else []
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
-        raise DatasetError(f"two columns of the frame are named {', '.join(map(repr, twice))}; rename one")
+        raise DatasetError(
+            f"two columns of the frame have the name {', '.join(map(repr, twice))}; rename one"
+        )
     kept = index_of_frame(frame, mapping)
 
     def found() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -76,9 +76,8 @@ def fetch(
         try:
             if expected is not None and found != expected:
                 raise DatasetError(
-                    f"{address(url)} has sha256 {found[:12]}…, not {expected[:12]}… as pinned; "
-                    f"it was not kept. "
-                    f"Something between here and there changes it, or it was replaced upstream"
+                    f"{address(url)} has sha256 {found[:12]}…, but {expected[:12]}… is pinned; the file was "
+                    "deleted. A proxy changed it, or it was replaced at the source"
                 )
             if expected is None:
                 _write(record, found + "\n")
@@ -87,7 +86,9 @@ def fetch(
             partial.unlink(missing_ok=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DatasetError(f"no room left under {folder} for {path}; free some and try again") from error
+            raise DatasetError(
+                f"not enough space under {folder} for {path}; free some space and try again"
+            ) from error
         raise DatasetError(f"cannot write under {folder}: {error.strerror or error}") from error
     return target
 
@@ -96,7 +97,7 @@ def _url(host: Host, repository: str, revision: str, path: str) -> str:
     variable, usual, form = HOSTS[host]
     base = os.environ.get(variable, usual).rstrip("/")
     if urlsplit(base).scheme not in ("http", "https"):
-        raise DatasetError(f"{variable} must begin with http:// or https://, got {base!r}")
+        raise DatasetError(f"{variable} must start with http:// or https://, got {base!r}")
     return f"{base}/{form.format(repository=repository, revision=revision, path=quote(path))}"
 
 
@@ -118,14 +119,14 @@ def _download(url: str, folder: Path) -> tuple[Path, str]:
             except HTTPError as error:
                 error.close()
                 raise DatasetError(
-                    f"cannot fetch {address(url)}: it answered {error.code} {error.reason}"
+                    f"cannot download {address(url)}: the server answered {error.code} {error.reason}"
                 ) from None
             except (URLError, HTTPException, ConnectionError, TimeoutError) as error:
                 reason = getattr(error, "reason", None) or error
-                raise DatasetError(f"cannot fetch {address(url)}: {reason}; is there a network?") from None
+                raise DatasetError(f"cannot download {address(url)}: {reason}; check the network") from None
         if announced is not None and size != int(announced):
             raise DatasetError(
-                f"cannot fetch {address(url)}: it broke off after {size} of {announced} bytes; try again"
+                f"cannot download {address(url)}: it stopped after {size} of {announced} bytes; try again"
             )
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -138,7 +139,9 @@ def _read(read: Callable[[int], bytes], url: str) -> bytes:
     try:
         return read(CHUNK)
     except (OSError, HTTPException) as error:
-        raise DatasetError(f"cannot fetch {address(url)}: it broke off ({error}); try again") from None
+        raise DatasetError(
+            f"cannot download {address(url)}: the connection broke ({error}); try again"
+        ) from None
 
 
 def _write(path: Path, text: str) -> None:
@@ -197,7 +200,7 @@ def open_set(address: str) -> tuple[str, Source]:
 
 def _file(repo: str, revision: str, path: str) -> tuple[str, Source]:
     if format_of(Path(path)) is None:
-        raise SpecError(f"cannot tell what {plain(repr(path), 200)} of {repo} holds by its name")
+        raise SpecError(f"unknown file type of {plain(repr(path), 200)} in {repo}")
     if COMMIT.fullmatch(revision):
         commit = revision  # already resolved: a kept file needs no network
     else:
@@ -218,7 +221,7 @@ def _split(repo: str, revision: str, config: str | None, split: str | None) -> t
             splits.setdefault(parts[0], {}).setdefault(parts[1], []).append(file)
     if not splits:
         raise DatasetError(
-            f"{repo} has no Parquet files of its splits at {plain(revision)}; name a file: {FORMS}"
+            f"{repo} has no Parquet files of its splits at {plain(revision)}; give a file: {FORMS}"
         )
     chosen = _one_of(f"{repo} has no configuration", config, list(splits), "default", f"hf://{repo}:CONFIG")
     inside = splits[chosen]
@@ -239,7 +242,7 @@ def _one_of(missing: str, asked: str | None, known: list[str], usual: str | None
         asked = usual
     listed = ", ".join(plain(each) for each in known[:20])
     if asked is None:
-        raise SpecError(f"say which of {listed}: {how}")
+        raise SpecError(f"choose one of {listed}: {how}")
     if asked not in known:
         raise SpecError(f"{missing} {plain(repr(asked))}{near(asked, known)}; known: {listed}")
     return asked
@@ -279,7 +282,7 @@ def _fetched(repo: str, commit: str, path: str) -> Path:
             if hashlib.file_digest(stream, "sha256").hexdigest() != promised:
                 kept.resolve().unlink()
                 raise DatasetError(
-                    f"{path} of {repo} is not what the hub announced; it was not kept; try again"
+                    f"{path} of {repo} differs from what the hub announced; it was deleted; try again"
                 )
     return kept
 
@@ -327,19 +330,21 @@ def _explained(repo: str, revision: str) -> Iterator[None]:
         ) from None
     except errors.RepositoryNotFoundError:
         raise DatasetError(
-            f"the hub at {address(_endpoint())} has no public data set {repo!r}; "
-            "check its name, or set HF_TOKEN"
+            f"the hub at {address(_endpoint())} has no public data set {repo!r}; check the name, or set "
+            "HF_TOKEN"
         ) from None
     except errors.RevisionNotFoundError:
         made = " (the hub has made no Parquet files of it)" if revision == CONVERTED else ""
-        raise DatasetError(f"{repo} has no revision {at!r}{made}; name a file: {FORMS}") from None
+        raise DatasetError(f"{repo} has no revision {at!r}{made}; give a file: {FORMS}") from None
     except errors.EntryNotFoundError as error:
-        raise DatasetError(f"{repo} at {at} does not give the file: {_short(error)}") from None
+        raise DatasetError(f"{repo} at {at} does not provide the file: {_short(error)}") from None
     except errors.HFValidationError as error:
-        raise SpecError(f"{plain(repr(repo))} cannot be a data set of the hub: {_short(error)}") from None
+        raise SpecError(
+            f"{plain(repr(repo))} is not a valid name of a hub data set: {_short(error)}"
+        ) from None
     except Exception as error:  # the client passes on any error of its transport
         raise DatasetError(
-            f"cannot fetch {repo} from {address(_endpoint())}: {_short(error)}; is there a network?"
+            f"cannot download {repo} from {address(_endpoint())}: {_short(error)}; check the network"
         ) from error
 
 

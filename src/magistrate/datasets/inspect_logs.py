@@ -112,13 +112,13 @@ def _whole(shown: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a package's code, on an untrusted file
-        raise DatasetError(f"{shown} is no log that inspect-ai can read ({_reason(error)})") from None
+        raise DatasetError(f"{shown} is not a log that inspect-ai can read ({_reason(error)})") from None
 
 
 def _check_archive(archive: zipfile.ZipFile, size: int) -> None:
     """Raise if an archive, apart from its samples, is not safe to unpack."""
     if sum(member.compress_size for member in archive.infolist()) > size:
-        raise DatasetError("its members lie on top of each other")
+        raise DatasetError("its members overlap")
     for name in dict.fromkeys(archive.namelist()):
         if not MEMBER.fullmatch(name):
             _check_member(archive, name)
@@ -140,8 +140,8 @@ def _check_member(archive: zipfile.ZipFile, name: str) -> None:
             seen += len(piece)
     if seen > LARGEST:
         raise DatasetError(
-            f"{plain(name)} unpacks to more than {LARGEST >> 20} MiB; leave out of the log what it need not "
-            "hold, such as images"
+            f"{plain(name)} unpacks to more than {LARGEST >> 20} MiB; remove what is not needed from the "
+            "log, such as images"
         )
 
 

@@ -57,7 +57,7 @@ def shared(family: str, trained_on: Iterable[str]) -> list[str]:
 VARIABLE = "MAGISTRATE_DATA_DIR"
 CATALOGUE = Path(__file__).with_name("named.toml")
 CONVERTER_VERSION = "1"
-NOT_HERE = f"not here: set {VARIABLE} or allow a download"
+NOT_HERE = f"not installed: set {VARIABLE} or allow a download"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def _source(known: NamedSet, view: View) -> Source:
     if local := _local(view):
         opened = open_file(local)
         return Conversations(opened, view.conversation) if view.conversation else opened
-    missing = f"{known.name}:{view.name} is not here"
+    missing = f"{known.name}:{view.name} is not installed"
     wanted = f"set {VARIABLE} to a folder with {view.local}" if view.local else None
     if view.upstream is None:
         raise DatasetError(f"{missing} and has no download; {wanted}")

@@ -126,13 +126,13 @@ def json_value(value: Any) -> Any:
         # Arrays and scalars, recognized by their module so that numpy need not be imported.
         return json_value(value.tolist())
     if isinstance(value, bytes | bytearray | memoryview):
-        raise ValueError(f"holds {len(value)} bytes, which JSON has no word for; decode them first")
-    raise ValueError(f"holds a {kind}, which JSON has no word for; make it a text first")
+        raise ValueError(f"contains {len(value)} bytes, which JSON cannot represent; decode them first")
+    raise ValueError(f"contains a {kind}, which JSON cannot represent; convert it to text first")
 
 
 def _number(value: float) -> float | None:
     if math.isinf(value):
-        raise ValueError("holds an infinite number, which JSON has no word for")
+        raise ValueError("contains an infinite number, which JSON cannot represent")
     return None if math.isnan(value) else value
 
 
@@ -141,7 +141,7 @@ def _key(key: Any) -> str:
         return key
     if isinstance(key, bool | int | float | Decimal | date | time):
         return str(key)
-    raise ValueError(f"holds an object with a {type(key).__name__} for a key; make it a text first")
+    raise ValueError(f"contains an object with a {type(key).__name__} as key; convert it to text first")
 
 
 def json_row(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def json_row(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 MAX_UNREAD = 0.1
-"""The share of rows that may go unread before a run is refused; the default."""
+"""The share of unreadable rows above which a run is refused, by default."""
 
 SETTING = "unread"  # setting of a stored run under which its `Unread` is kept
 REASONS_TOLD = 3
@@ -275,7 +275,7 @@ class Tally:
     def mend(self) -> str:
         """Return advice on how to fix the rows that could not be read."""
         if not self.labels:
-            return f"mend them or the mapping (--map FIELD=COLUMN); the first is {self.first}"
+            return f"fix them or the mapping (--map FIELD=COLUMN); the first is {self.first}"
         asked = "; ".join(_asked(column, values) for column, values in self._values())
         other = f"; the other {_rows(n)}: {self.first}" if (n := self.reasons.total()) else ""
         return f"{asked}{other}"
@@ -306,13 +306,15 @@ def _asked(column: str, values: Mapping[str, int]) -> str:
     """Return the request to state what the values of a label column mean. The meaning is never guessed."""
     if len(values) > VALUES_TOLD:
         return (
-            f"column {plain(column)!r} holds {len(values)} values that are no known label; is another column "
-            "the label (--map label=COLUMN)? If not, say what each value means: --labels VALUE=MEANING,…"
+            f"column {plain(column)!r} has {len(values)} values that are not known labels; if another column "
+            "has the label: --map label=COLUMN; if not, give the meaning of each value: --labels "
+            "VALUE=MEANING,…"
         )
     pairs = ",".join(f"{value.strip()}=MEANING" for value in values)
     meanings = f"{', '.join(MEANINGS[:-1])} or {MEANINGS[-1]}"
     return (
-        f"say what each value means, {meanings} for each MEANING: --labels {plain(shlex.quote(pairs), 400)}"
+        f"give the meaning of each value, with {meanings} for each MEANING: --labels "
+        f"{plain(shlex.quote(pairs), 400)}"
     )
 
 
@@ -323,5 +325,5 @@ def _rows(n: int) -> str:
 def check_max_unread(value: float) -> float:
     """Return `value`, or raise `SpecError` if it is not a share in [0, 1]."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise SpecError(f"max_unread must be a share from 0 to 1, got {value!r}")
+        raise SpecError(f"max_unread must be between 0 and 1, got {value!r}")
     return value

@@ -159,8 +159,8 @@ def to_sample(
     said = Sample(id=found.id or id, output=found.output, messages=messages).answered()
     if said.output is None and need_output:
         if "output" in blanks:
-            raise RowError(f"column {plain(blanks['output'])!r}, which gives the output, is blank")
-        raise RowError(f"no output; {columns_of(row)}; say which with --map output=COLUMN")
+            raise RowError(f"column {plain(blanks['output'])!r} with the output is blank")
+        raise RowError(f"no output; {columns_of(row)}; give its column with --map output=COLUMN")
     for name, column in blanks.items():
         if blank is not None and (name in mapping or name in ("context", "output")):
             blank(name, column)
@@ -206,9 +206,9 @@ def canonical(sample: Sample) -> bytes:
         text = json.dumps(to_row(sample), ensure_ascii=False, sort_keys=True, allow_nan=False)
         return text.encode() + b"\n"
     except UnicodeEncodeError:
-        raise RowError("holds half of a surrogate pair, which no UTF-8 text can") from None
+        raise RowError("contains half of a surrogate pair, which is not valid UTF-8") from None
     except (TypeError, ValueError) as error:
-        raise RowError(f"holds what JSON cannot: {error}") from None
+        raise RowError(f"contains a value that JSON cannot represent: {error}") from None
 
 
 def _claim(
@@ -238,8 +238,8 @@ def _claim(
         if part in claimed:
             first = claimed[part]
             raise RowError(
-                f"columns {first.column!r} and {column!r} both give the {part}; "
-                f"say which with --map {first.field}={first.column} or --map {field}={column}"
+                f"columns {first.column!r} and {column!r} both give the {part}; choose one with --map "
+                f"{first.field}={first.column} or --map {field}={column}"
             )
         claimed[part] = Claimed(field, column, opened_cell(field, value) if cells else value)
     return claimed, rest, {field: column for field, column in blanks.items() if _lacks(claimed, field)}
@@ -271,7 +271,7 @@ def at_path(row: Mapping[str, Any], path: str, option: str = "--map") -> Any:
         elif isinstance(value, list) and PLACE.fullmatch(step) and int(step) < len(value):
             value = value[int(step)]
         else:
-            raise RowError(f"no column {path!r}, which {option} asks for; {columns_of(row)}")
+            raise RowError(f"there is no column {path!r}, given by {option}; {columns_of(row)}")
     return value
 
 

@@ -40,7 +40,9 @@ class Selection:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise SpecError(f"{name} must be a whole number of at least 1, got {value!r}")
         if self.limit is not None and (self.sample is not None or self.balance is not None):
-            raise SpecError("limit takes the first rows and sample or balance others; give only one of them")
+            raise SpecError(
+                "limit takes the first rows, but sample and balance take random ones; give only one of them"
+            )
         if self.balance is not None and self.balance != "label" and not self.balance.startswith("metadata."):
             raise SpecError(
                 f"balance must be label or metadata.NAME, got {self.balance!r}"
@@ -99,7 +101,7 @@ def _sampled(wanted: int, seed: int, read: Reread) -> list[Sample]:
     for seen, sample in enumerate(read(), 1):
         kept.offer(draw.random(), seen, sample)
     if seen < wanted:
-        raise DatasetError(f"cannot take {wanted} samples at random: there are {seen}")
+        raise DatasetError(f"cannot take {wanted} random samples: there are {seen}")
     return _in_order([kept])
 
 
@@ -127,7 +129,7 @@ def _balanced(selection: Selection, path: str, read: Reread) -> list[Sample]:
 
 def _check_balance(path: str, wanted: int | None, counts: Mapping[str, int]) -> None:
     if not counts:
-        raise DatasetError(f"cannot balance by {path}: no sample has one")
+        raise DatasetError(f"cannot balance by {path}: no sample has it")
     shown = ", ".join(f"{value} {n}" for value, n in sorted(counts.items())[:10])
     shown += ", …" if len(counts) > 10 else ""
     if wanted is None:

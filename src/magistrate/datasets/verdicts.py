@@ -54,13 +54,13 @@ class VerdictColumns:
     def __post_init__(self) -> None:
         low, high = self.scale
         if self.score is None and self.label is None:
-            raise SpecError("say which column holds the verdicts: --score COLUMN or --label COLUMN")
+            raise SpecError("give the column with the verdicts: --score COLUMN or --label COLUMN")
         if self.higher not in (None, *DIRECTIONS):
-            raise SpecError(f"higher scores are 'better' or 'worse', got {self.higher!r}")
+            raise SpecError(f"higher must be 'better' or 'worse', got {self.higher!r}")
         if not low < high or not all(map(math.isfinite, self.scale)):
-            raise SpecError(f"a scale is LOW,HIGH with LOW below HIGH, got {low:g},{high:g}")
+            raise SpecError(f"a scale must be LOW,HIGH with LOW below HIGH, got {low:g},{high:g}")
         if self.score is None and (self.higher, self.threshold) != (None, None):
-            raise SpecError("--higher and --threshold say how scores are read; name their column: --score")
+            raise SpecError("--higher and --threshold need a column of scores: --score")
         if self.threshold is not None and not low < self.threshold <= high:
             raise SpecError(f"--threshold must be in ({low:g}, {high:g}], got {self.threshold:g}")
 
@@ -237,7 +237,7 @@ class _Reading:
             raise RowError(f"{column} {plain(repr(value))} is not a number") from None
         if not low <= number <= high:
             raise RowError(
-                f"{column} {number:g} is outside {low:g} to {high:g}; say its scale: --scale LOW,HIGH"
+                f"{column} {number:g} is outside {low:g} to {high:g}; give the scale: --scale LOW,HIGH"
             )
         return (number - low) / (high - low)
 
@@ -247,9 +247,7 @@ class _Reading:
             path = getattr(self.columns, option)
             if path is not None and not self.present[option] and self.seen is not None:
                 told = columns_of(self.seen.values)
-                raise DatasetError(
-                    f"{shown} has no column {plain(path)!r}, which --{option} asks for; {told}"
-                )
+                raise DatasetError(f"{shown} has no column {plain(path)!r}, given by --{option}; {told}")
 
     @property
     def direction(self) -> Direction:
@@ -257,15 +255,15 @@ class _Reading:
         said = DIRECTIONS.get(self.columns.higher or "")
         if len(self.told) > 1:
             both = ", ".join(f"{name} ({where})" for name, where in self.told.items())
-            raise DatasetError(f"the file names two directions of its scores: {both}; part them with --only")
+            raise DatasetError(f"the file has scores of two directions: {both}; separate them with --only")
         if said is None and not self.told:
             raise SpecError(
-                "a score does not say which way round it is: --higher better (1 is faithful, as scores of "
-                "faithfulness mostly are) or --higher worse (1 is hallucinated)"
+                "the direction of scores is unknown; give --higher better (1 means faithful, as in most "
+                "faithfulness scores) or --higher worse (1 means hallucinated)"
             )
         for told, where in self.told.items():
             if said not in (None, told):
-                raise SpecError(f"--higher {self.columns.higher} says otherwise than {where}: {told}")
+                raise SpecError(f"--higher {self.columns.higher} contradicts {where}: {told}")
             return "maximize" if told == "maximize" else "minimize"
         assert said is not None
         return said
@@ -296,8 +294,8 @@ class _Reading:
         turned, threshold = self.direction == "maximize", self._threshold()
         if threshold is None and not self.labelled:
             raise SpecError(
-                "scores alone do not say what is flagged: say from which score on one counts as high, "
-                "--threshold 0.5, or which column has the labels, --label COLUMN"
+                "scores alone do not give labels: add the score from which on one counts as high, "
+                "--threshold 0.5, or the column of labels, --label COLUMN"
             )
         self._check_way(turned)
         high, low = (FAITHFUL, HALLUCINATED) if turned else (HALLUCINATED, FAITHFUL)
@@ -307,11 +305,11 @@ class _Reading:
                 continue
             by_score = None if threshold is None else high if each.score >= threshold else low
             if each.label is None and by_score is None:
-                yield replace(each, missing="no label, and no --threshold for its score")
+                yield replace(each, missing="no label, and no --threshold to derive it from the score")
             elif each.label is not None and by_score not in (None, each.label):
                 raise DatasetError(
-                    f"{each.row.where}: the label says {each.label} and the score {by_score}; leave "
-                    "--threshold out where labels decide, or --label where scores do"
+                    f"{each.row.where}: the label says {each.label}, but the score says {by_score}; remove "
+                    "--threshold to use labels, or --label to use scores"
                 )
             else:
                 yield replace(each, label=each.label or by_score)
@@ -327,7 +325,7 @@ class _Reading:
         faithful, hallucinated = fmean(both[FAITHFUL]), fmean(both[HALLUCINATED])
         if faithful != hallucinated and (faithful > hallucinated) != turned:
             raise DatasetError(
-                f"what is called faithful scores {faithful:.3g} in the mean and what is called hallucinated "
+                f"rows labelled faithful have a mean score of {faithful:.3g}, rows labelled hallucinated "
                 f"{hallucinated:.3g}: higher is {'worse' if turned else 'better'} here; check --higher and "
                 "--labels"
             )
@@ -363,9 +361,7 @@ def _rows(source: FileSource) -> Iterator[Row | Problem]:
                 yield Problem(where, None, "must be an object")
     for key in CONVERSATIONS:
         for number, _ in enumerate(held.get(key) or (), 1):
-            reason = (
-                "a conversation has verdicts on all its turns together, which are no verdict on an output"
-            )
+            reason = "a conversation has verdicts on all turns together, not on one output"
             yield Problem(f"{source.shown} conversation {number}", None, reason)
 
 

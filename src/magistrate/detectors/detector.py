@@ -111,7 +111,7 @@ class Detector:
         found = self.detect_all(samples)
         if None in found:
             unread = samples[found.index(None)].id
-            raise InputError(f"sample {unread!r} has no output that can be read")
+            raise InputError(f"sample {unread!r} has no output that the detector can read")
         return [each.logit for each in found if each is not None]
 
     def _detection(
@@ -159,7 +159,9 @@ class Detector:
             with held(self._turn.get()):
                 (answers,) = self._networks.get().run(None, {"ids": ids, "types": types, "mask": mask})
             if not np.isfinite(answers).all():
-                raise ModelError(f"the detector in {self.folder} answers what is no number: it is damaged")
+                raise ModelError(
+                    f"the detector in {self.folder} returns values that are not numbers: it is damaged"
+                )
             for row, at in enumerate(some):
                 found[at] = np.array(answers[row, : len(windows[at].ids)])
         return found

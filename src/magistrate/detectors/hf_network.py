@@ -58,7 +58,7 @@ class Graph:
             raise ModelError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
         if unread := sorted(set(self.inputs) - set(READ)):
             raise ModelError(
-                f"{path} wants {', '.join(unread)}; a classifier of texts reads {', '.join(READ)}"
+                f"{path} needs the inputs {', '.join(unread)}; a text classifier has only {', '.join(READ)}"
             )
 
     def logits(self, rows: Iterable[Mapping[str, Sequence[int]]]) -> Iterator[np.ndarray]:
@@ -79,7 +79,9 @@ class Graph:
             with held(self._turn.get()):
                 answers = self._compiled.get().create_infer_request().infer(given)[self._answer]
             if not np.isfinite(answers).all():
-                raise ModelError("the classifier answered what is no number: its weights are damaged")
+                raise ModelError(
+                    "the classifier returned values that are not numbers: its weights are damaged"
+                )
             for row, each in zip(some, answers, strict=True):
                 yield np.array(each[: len(row["input_ids"])] if self.per_token else each)
 
@@ -101,7 +103,7 @@ def weights_of(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     pickled = [path.name for path in sorted(folder.glob("*.bin"))]
-    why = f"; {pickled[0]} may hold code and is not read: save it as safetensors" if pickled else ""
+    why = f"; {pickled[0]} may contain code and is not read: save it as safetensors" if pickled else ""
     raise ModelError(f"{folder} has no network: it needs one of {', '.join((*READY, TORCH))}{why}")
 
 
@@ -179,7 +181,9 @@ def _loaded(transformers: Any, folder: str) -> Any:
     named = (config.architectures or [""])[0]
     kind = next((kind for ending, kind in FAMILIES.items() if named.endswith(ending)), None)
     if kind is None:
-        raise ValueError(f"config.json names the architecture {named!r}; read are: *{', *'.join(FAMILIES)}")
+        raise ValueError(
+            f"config.json has the architecture {named!r}; supported are: *{', *'.join(FAMILIES)}"
+        )
     settings = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     model = getattr(transformers, kind).from_pretrained(
         folder, config=config, attn_implementation="eager", dtype="float32", **settings

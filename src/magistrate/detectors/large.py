@@ -44,8 +44,7 @@ def manifest_of_large() -> Manifest:
     """Return the manifest of the large detector, also before download. Raises `ModelError` if not offered."""
     if not is_offered():
         raise ModelError(
-            "the large detector does not come with this installation; it is in the repository: "
-            "pip install -e ."
+            "this installation does not include the large detector; it is in the repository: pip install -e ."
         )
     return read_manifest(LEARNT)
 
@@ -66,7 +65,7 @@ def folder_of_large() -> Path:
     Raises `ModelError` if it was not downloaded yet.
     """
     if not is_pulled():
-        raise ModelError(f"the large detector is not here yet; run: magistrate models pull {LARGE}")
+        raise ModelError(f"the large detector is not installed; run: magistrate models pull {LARGE}")
     folder = place_of_large()
     if read_manifest(folder) != manifest_of_large():  # same weights, new calibration
         with disk.on_disk(folder):
@@ -86,7 +85,7 @@ def pull(report: Report = disk.quiet) -> Path:
         return target
     manifest = manifest_of_large()
     if (known := encoder(manifest.update_of)) is None:
-        raise ModelError("the large detector was made of an encoder that is not known here")
+        raise ModelError("the large detector uses an encoder that this version does not know")
     was_here = known.place.is_dir()
     base = fetched(known, report)
     with disk.claimed(target, report) as scratch:
@@ -101,8 +100,9 @@ def pull(report: Report = disk.quiet) -> Path:
             for name in FILES:
                 if digest_of(half / name) != manifest.files[name]:
                     raise ModelError(
-                        f"{name} of the large detector came out otherwise than it was made; nothing was "
-                        "kept. Pull again; if it happens twice, this processor computes otherwise: tell us"
+                        f"{name} of the large detector does not have the expected content; it was deleted. "
+                        "Pull again; if it happens twice, this processor computes different results: please "
+                        "report it"
                     )
             disk.publish(half, target, scratch)
     if not was_here:

@@ -102,7 +102,7 @@ def updated(base: Weights, update: Path) -> dict[str, np.ndarray]:
     found = dict(base)
     for name, each in read_updates(update).items():
         if name not in found or found[name].shape != (len(each.up), each.down.shape[1]):
-            raise ModelError(f"{update} is an update of another encoder: {name} does not fit")
+            raise ModelError(f"{update} is an update for another encoder: {name} does not fit")
         added = each.up.astype(np.float64) @ each.down.astype(np.float64)
         found[name] = (found[name] + added).astype(np.float32)
     for name, value in replaced(update).items():

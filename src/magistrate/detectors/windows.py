@@ -118,8 +118,8 @@ class Reader:
             raise ModelError(f"the tokenizer of a detector needs the tokens {known}; it lacks one")
         if {first, last}.intersection(self._encode(f"{ends} {begins}{ends} a{ends}").ids):
             raise ModelError(
-                f"the tokenizer takes {begins} and {ends} in a text for its own marks, so that one text "
-                "could pass for two; a detector needs a tokenizer.json that calls them special"
+                f"the tokenizer treats {begins} and {ends} in a text as its own separators, so one text "
+                "could look like two; a detector needs a tokenizer.json that declares them as special tokens"
             )
         self._first, self._last = first, last
 

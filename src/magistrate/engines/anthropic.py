@@ -203,7 +203,7 @@ class AnthropicEngine:
         """Return a text that `constraint` accepts; if one does not, the model is asked again a few times."""
         if sampling.trace:
             raise CapabilityError(
-                f"{self._client.who} gives no probabilities of tokens, so there is nothing to trace"
+                f"{self._client.who} returns no token probabilities, so there is nothing to trace"
             )
 
         async def ask(attempts: tuple[Attempt, ...], enforced: Constraint | None) -> Reply:
@@ -219,7 +219,7 @@ class AnthropicEngine:
         """Return the label that the model names, or label frequencies over draws; never a log-probability."""
         check_options(options)
         if capture is not None:
-            raise CapabilityError(f"{self._client.who} shows nothing of the model's state")
+            raise CapabilityError(f"{self._client.who} does not expose the model's state")
         ask = self._label_asker(prompt, options, (await self._connection()).form)
         if self._options.choose == "sampled":
             return await sampled_choice(ask, options, draws=self._options.draws)
@@ -228,8 +228,8 @@ class AnthropicEngine:
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
         """Not supported. Raises `CapabilityError`."""
         raise CapabilityError(
-            f"{self._client.who} gives no log-probabilities, so it cannot say how probable a given text is; "
-            "the embedded engine does, and servers that score prompts"
+            f"{self._client.who} returns no log-probabilities, so it cannot score a given text; use the "
+            "embedded engine, or a server that scores prompts"
         )
 
     # --- connecting ------------------------------------------------------------------------------
@@ -350,16 +350,20 @@ def _thinking(options: Options, can: Mapping[str, Any] | None) -> Mapping[str, s
 
 def _ways(form: Form, options: Options, described: _Model) -> dict[str, str]:
     """Return `EngineInfo.ways`: how the engine does what can be done in several ways, and what is unknown."""
-    forms = {"schema": "output_config json_schema", "tool": "a forced tool", "words": "words, then validated"}
+    forms = {
+        "schema": "output_config json_schema",
+        "tool": "a forced tool",
+        "words": "prompt, then validated",
+    }
     assumed = described.capabilities is None and options.form == "best"
     return {
-        "constraints": forms[form] + (" (assumed: the server does not say)" if assumed else ""),
+        "constraints": forms[form] + (" (assumed: the server does not report it)" if assumed else ""),
         "choose": f"{options.draws} draws" if options.choose == "sampled" else "label_only: no probability",
         "count": "asked of the server",
-        "sampling": "the server's own: the API takes no temperature, top_p, min_p or seed",
-        "context window": "as the server says"
+        "sampling": "set by the server: the API has no temperature, top_p, min_p or seed",
+        "context window": "as reported by the server"
         if described.max_input_tokens
-        else f"{WINDOW:,} tokens assumed: the server does not say",
+        else f"{WINDOW:,} tokens (assumed: the server does not report it)",
     }
 
 
@@ -369,7 +373,7 @@ def _unsent(sampling: Sampling) -> tuple[str, ...]:
         name for name in ("temperature", "top_p", "min_p") if getattr(sampling, name) != getattr(GREEDY, name)
     ]
     taken = " and no ".join(asked)
-    return (f"this API takes no {taken}; the text was sampled as its server does",) if asked else ()
+    return (f"this API does not support {taken}; the server's own sampling was used",) if asked else ()
 
 
 # --- constraints ---------------------------------------------------------------------------------
@@ -434,8 +438,8 @@ def _object_schema(constraint: Constraint) -> tuple[Mapping[str, Any], Callable[
         return schema, str
     if "$defs" in schema or "$ref" in schema or "definitions" in schema:
         raise ConstraintError(
-            f"{constraint.name!r} has definitions and is no object at its root, as Anthropic's schemas "
-            "must be; put it into an object"
+            f"{constraint.name!r} has definitions but is not an object at its root, as Anthropic requires; "
+            "wrap it in an object"
         )
     return schema_around(schema), _json_inside
 
@@ -450,8 +454,8 @@ def _json_inside(text: str) -> str:
 CUT = ("max_tokens", "model_context_window_exceeded")
 ENDED = ("end_turn", "stop_sequence")
 BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
-NO_ORDER = "the answer broke off: the events of its stream are not in order"
-HIDDEN_THOUGHTS = "the server keeps a part of the model's thoughts to itself"
+NO_ORDER = "the answer is incomplete: the events of its stream are not in order"
+HIDDEN_THOUGHTS = "the server does not return a part of the model's reasoning"
 
 
 class _Usage(Body):
@@ -573,7 +577,7 @@ def read_events(events: Sequence[Any], *, tool: bool) -> Reply:
             message = message.model_copy(update={**change, "usage": message.usage.updated(each.usage)})
         ended = ended or each.type == "message_stop"
     if message is None or not ended:
-        raise EngineError("the answer broke off: its stream has no beginning or no end")
+        raise EngineError("the answer is incomplete: its stream has no beginning or no end")
     whole = [_with_input(blocks[index], inputs.get(index, "")) for index in sorted(blocks)]
     return _reply(message.model_copy(update={"content": whole}), tool)
 
@@ -594,7 +598,7 @@ def _reply(message: _Message, tool: bool) -> Reply:
         reason_given = shown(" ".join(each for each in (details.category, details.explanation) if each))
         raise EngineRefused(f"the model refuses to answer{reason_given and ': '}{reason_given}")
     if unread := [each.type for each in message.content if each.type not in BLOCKS]:
-        raise InvalidOutput(f"the answer has a part that is no text: {shown(unread[0])!r}")
+        raise InvalidOutput(f"the answer has a part that is not text: {shown(unread[0])!r}")
     texts = [each.text for each in message.content if each.type == "text"]
     calls = [each for each in message.content if each.type == "tool_use"]
     thinking = "\n\n".join(each.thinking for each in message.content if each.thinking).strip()
@@ -604,10 +608,12 @@ def _reply(message: _Message, tool: bool) -> Reply:
         given = calls[0].input
         text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     elif calls or reason == "tool_use":
-        problem = "the model called another tool than it was to, or said something beside its call"
+        problem = "the model called a different tool, or added text to its call"
         raise InvalidOutput(problem, "".join(texts))
     elif reason not in (*ENDED, *CUT):
-        raise EngineError(f"the answer broke off: it ended with {shown(reason) or 'no reason'} (stop_reason)")
+        raise EngineError(
+            f"the answer is incomplete: it ended with {shown(reason) or 'no reason'} (stop_reason)"
+        )
     else:
         text = "".join(texts)
         if not texts and not thinking and reason not in CUT:

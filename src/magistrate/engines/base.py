@@ -83,7 +83,7 @@ class Option:
 
     def __post_init__(self) -> None:
         if not self.surfaces or not all(self.surfaces):
-            raise SpecError(f"option {self.label!r} needs at least one surface, none of them empty")
+            raise SpecError(f"option {self.label!r} needs at least one surface, and none may be empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ def exact_choice(
     # Relative to the most likely path, so that options of vanishing mass can still be compared.
     likeliest = max(max(group) for group in logprobs)
     if likeliest == -inf:
-        raise InvalidOutput("the model gives none of the answers any probability")
+        raise InvalidOutput("the model gives no probability to any of the answers")
     weights = [sum(exp(total - likeliest) for total in group) for group in logprobs]
     whole = sum(weights)
     shares = {option.label: weight / whole for option, weight in zip(options, weights, strict=True)}
@@ -311,7 +311,7 @@ def check_options(options: Sequence[Option]) -> None:
         raise SpecError(f"option labels must differ, got {labels}")
     surfaces = [surface for option in options for surface in option.surfaces]
     if len(set(surfaces)) != len(surfaces):
-        raise SpecError(f"a surface may stand for one label only, got {surfaces}")
+        raise SpecError(f"a surface may belong to only one label, got {surfaces}")
 
 
 def require(info: EngineInfo, needs: frozenset[Capability], who: str) -> None:
@@ -366,4 +366,4 @@ class EngineSettings:
         for each in fields(self):
             if each.name in names and getattr(self, each.name) != each.default:
                 told = OPTIONS.get(each.name, each.name)
-                raise SpecError(f"{who} has no use for {told}; leave it out")
+                raise SpecError(f"{who} does not support {told}; remove it")

@@ -34,7 +34,7 @@ PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED")  # temporary: a retry can succeed
 VERSION: Final = 1  # of the tables; a file of another version is emptied
 APPLICATION: Final = 0x4D614361  # marks a file as ours, which may be emptied
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
-_ADVICE = "; remove it, the usual one with: magistrate cache prune --all"
+_ADVICE = "; remove it (the default cache with: magistrate cache prune --all)"
 
 _TABLES = (
     "DROP TABLE IF EXISTS calls",
@@ -184,7 +184,7 @@ class CallCache:
             if not isinstance(value, bytes) or seal != _seal(key, value):
                 self._misses += 1
                 self._unreadable += 1
-                self._log.warning("cache.unreadable", path=self.path, reason="a value is not what was kept")
+                self._log.warning("cache.unreadable", path=self.path, reason="a stored value has changed")
                 return None
             self._hits += 1
             now = int(self._clock())
@@ -265,7 +265,7 @@ class CallCache:
         `SpecError` if no argument is given, and `StoreError` if the file cannot be changed.
         """
         if not everything and older_than is None and max_bytes is None and model is None:
-            raise SpecError("say what to remove: older_than, max_bytes, model or everything")
+            raise SpecError("choose what to remove: older_than, max_bytes, model or everything")
         if (max_bytes or 0) < 0 or (older_than or timedelta()) < timedelta():
             raise SpecError(f"older_than and max_bytes must not be negative, got {older_than}, {max_bytes}")
         with self._lock:
@@ -276,7 +276,7 @@ class CallCache:
                 done = self._remove(None if everything else older_than, max_bytes, model, everything)
             except DAMAGE as error:
                 self._fail(error)
-                why = self.trouble or "another program keeps it locked; wait for it, then try again"
+                why = self.trouble or "another program has locked it; wait, then try again"
                 raise StoreError(f"cache {self.path}: {why}") from error
         self._log.info("cache.pruned", path=self.path, entries=done.entries, bytes=done.bytes)
         return done
@@ -334,14 +334,14 @@ class CallCache:
         if name.startswith(_DAMAGED) or (unexpected and not writing):
             self.damaged, reason = True, f"the file is damaged: {reason}{_ADVICE}"
         if name.startswith(PASSING) and not final:
-            effect = "what could not be kept now is asked again later"
+            effect = "answers that could not be stored will be requested again"
             self._paused_at = self._clock() if writing else self._paused_at
         elif writing and name.startswith(_UNWRITABLE):
-            effect, self._writing = "nothing more is kept; what is there is still found", False
+            effect, self._writing = "no more answers are stored; existing ones are still used", False
         elif writing and unexpected:
-            effect = "this answer is not kept"
+            effect = "this answer is not stored"
         else:
-            effect = "nothing is found and nothing kept"
+            effect = "it is not used"
             self.trouble = reason
             self._disconnect()
         tell = self._log.warning if self._troubles == 1 else self._log.debug
@@ -398,7 +398,7 @@ def _is_ours(connection: sqlite3.Connection) -> bool:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION:
-        raise StoreError("the file is another program's database, which is left alone")
+        raise StoreError("the file is a database of another program and is not changed")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return bool(tables) and version == VERSION
 

@@ -52,6 +52,6 @@ NONE = NoEngine()
 
 def _nobody() -> CapabilityError:
     return CapabilityError(
-        "no model was loaded, because all judges here are of kind 'code', which ask none; "
-        "a judge that asks says kind='llm' in its info"
+        "no model was loaded, because all judges here have kind 'code'; a judge that asks a model must set "
+        "kind='llm' in its info"
     )

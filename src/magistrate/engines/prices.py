@@ -48,7 +48,7 @@ class Price:
             amounts = []
         if len(amounts) not in (2, 3):
             raise SpecError(
-                f"a price is written IN/OUT or IN/OUT/CACHED, in US dollars per million tokens, such as "
+                "write a price as IN/OUT or IN/OUT/CACHED, in US dollars per million tokens, such as "
                 f"0.15/0.60; got {text!r}"
             )
         return cls(amounts[0], amounts[1], amounts[2] if len(amounts) == 3 else None)
@@ -63,7 +63,7 @@ class Price:
     def __str__(self) -> str:
         words = [f"${self.input:g} in", f"${self.output:g} out"]
         words += [] if self.cached is None else [f"${self.cached:g} cached"]
-        return f"{', '.join(words)} a million tokens{f' (as of {self.as_of})' if self.as_of else ''}"
+        return f"{', '.join(words)} per million tokens{f' (as of {self.as_of})' if self.as_of else ''}"
 
 
 def price_of(model: str) -> Price | None:

@@ -64,7 +64,7 @@ class Kind:
         if self.absent:
             yield f"not installed: {', '.join(self.absent)}; pip install 'magistrate[{self.extra}]'"
         if self.key is not None and not os.environ.get(self.key):
-            yield f"{self.key} is not set (a server of one's own may need none)"
+            yield f"{self.key} is not set (your own server may not need it)"
 
     def _versions(self) -> Iterator[tuple[str, str | None]]:
         for name in self.packages:
@@ -94,7 +94,7 @@ KINDS = (
         "",
         "local",
         ("openvino", "openvino-genai", "llguidance", "gguf"),
-        "a small model in this process, on OpenVINO; the default",
+        "a small model in this process, with OpenVINO; the default",
         "magistrate judge --judge faithfulness",
         IN_PROCESS | {"hidden_states"},
     ),
@@ -102,7 +102,8 @@ KINDS = (
         "openai",
         "openai",
         ("openai",),
-        "OpenAI, and servers of its protocol: llama.cpp, vLLM, SGLang, Ollama, LM Studio, NIM, gateways",
+        "OpenAI, and servers with the same protocol: llama.cpp, vLLM, SGLang, Ollama, LM Studio, NIM, "
+        "gateways",
         "magistrate judge --judge faithfulness --model openai:MODEL --base-url http://127.0.0.1:8080/v1",
         SERVED | {"likelihood", "data_isolation", "exact_probability", "repeatable"},
         key="OPENAI_API_KEY",
@@ -111,7 +112,7 @@ KINDS = (
         "anthropic",
         "anthropic",
         ("anthropic",),
-        "Anthropic's models, by structured output",
+        "Anthropic's models, with structured output",
         "magistrate judge --judge hallucination --model anthropic:MODEL",
         SERVED,
         key="ANTHROPIC_API_KEY",
@@ -120,7 +121,7 @@ KINDS = (
         "transformers",
         "transformers",
         ("torch", "transformers"),
-        "a folder of transformers in this process, on processors or CUDA; shows attention and hidden states",
+        "a transformers folder in this process, on CPU or CUDA; returns attention and hidden states",
         "magistrate judge --judge faithfulness --model transformers:FOLDER",
         IN_PROCESS | {"hidden_states", "attention"},
     ),
@@ -172,7 +173,7 @@ def engine(
     settings.
     """
     if model is not None and not isinstance(model, str | Path):
-        settings.refuse(f"an engine that is made already ({type(model).__name__})", *OPTIONS)
+        settings.refuse(f"an existing engine ({type(model).__name__})", *OPTIONS)
         return model
     if model is None:
         from magistrate.engines.models import default

@@ -58,9 +58,11 @@ class ScriptedEngine:
         state: Callable[[Prompt, str], Captured] | None = None,
     ) -> None:
         if "repeatable" in can and name == "script":
-            raise SpecError("a script that promises the same answers again needs a name of its own: name=…")
+            raise SpecError("a script that promises the same answers again needs a unique name: name=…")
         if isinstance(script, str | Mapping):
-            raise SpecError(f"a script is a list of answers or a function, got the single answer {script!r}")
+            raise SpecError(
+                f"a script must be a list of answers or a function, got the single answer {script!r}"
+            )
         self._ask = script if callable(script) else None
         self._answers = iter(()) if callable(script) else iter(script)
         self._delay = delay
@@ -94,7 +96,8 @@ class ScriptedEngine:
         mass = sum(given.get(option.label, 0.0) for option in options)
         if not 0 < mass <= 1 + 1e-9 or min(given.values()) < 0:
             raise InvalidOutput(
-                f"the script gives the options a mass of {mass}; it must be in (0, 1], and no part negative",
+                f"the script's probabilities of the options sum to {mass}; the sum must be in (0, 1], and "
+                "none may be negative",
                 str(given),
             )
         shares = {option.label: given.get(option.label, 0.0) / mass for option in options}
@@ -109,7 +112,7 @@ class ScriptedEngine:
         captured = self._captured(capture, prompt, text)
         given = await self._answer(prompt, Sequence)
         if isinstance(given, str):
-            raise InvalidOutput(f"the script answers {given!r} where log-probabilities were asked for", given)
+            raise InvalidOutput(f"the script returned {given!r} instead of log-probabilities", given)
         logprobs = np.array(given, np.float64)
         offsets, end = [], 0
         for word in text.split():
@@ -127,7 +130,7 @@ class ScriptedEngine:
         if wish is None:
             return None
         if self._state is None:
-            raise CapabilityError("a scripted engine has no model whose state it could capture: give state=…")
+            raise CapabilityError("a scripted engine has no model state to capture: give state=…")
         wanted: set[Capability] = {"capture"}
         if wish.hidden:
             wanted.add("hidden_states")
@@ -139,7 +142,7 @@ class ScriptedEngine:
     async def _answer(self, prompt: Prompt, kind: Any) -> Any:
         self.prompts.append(prompt)
         if (words := _words(prompt)) > self.info.context_window:
-            raise OverLength(f"this takes {words} tokens; the window is {self.info.context_window}")
+            raise OverLength(f"this needs {words} tokens; the window is {self.info.context_window}")
         if self._delay:
             await asyncio.sleep(self._delay)
         if self._ask is not None:
@@ -151,9 +154,7 @@ class ScriptedEngine:
         if isinstance(answer, BaseException):
             raise answer
         if not isinstance(answer, kind):
-            raise InvalidOutput(
-                f"the script answers {answer!r} where a {kind.__name__} was asked for", str(answer)
-            )
+            raise InvalidOutput(f"the script returned {answer!r} instead of a {kind.__name__}", str(answer))
         return answer
 
 

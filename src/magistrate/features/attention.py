@@ -45,7 +45,7 @@ def lookback_ratio(attention: np.ndarray, context: Places, begin: int) -> np.nda
     _check(attention, context)
     n, read = attention.shape[2:]
     if not 0 < begin <= read:
-        raise InputError(f"the output begins at a position in (0, {read}], got {begin}")
+        raise InputError(f"the output must start at a position in (0, {read}], got {begin}")
     length = sum(end - start for start, end in context)
     old = np.asarray(
         sum(attention[..., start:end].sum(axis=-1, dtype=np.float64) for start, end in context)
@@ -57,7 +57,9 @@ def lookback_ratio(attention: np.ndarray, context: Places, begin: int) -> np.nda
 
 def _check(attention: np.ndarray, context: Places) -> None:
     if attention.ndim != 4 or 0 in attention.shape:
-        raise InputError(f"attention has the shape [layers, heads, n, read], got {list(attention.shape)}")
+        raise InputError(
+            f"attention must have the shape [layers, heads, n, read], got {list(attention.shape)}"
+        )
     read = attention.shape[3]
     if not context or any(not 0 <= start < end <= read for start, end in context):
-        raise InputError(f"the context is at ranges of the {read} positions read, got {list(context)}")
+        raise InputError(f"the context must be ranges within the {read} positions, got {list(context)}")

@@ -24,9 +24,9 @@ def pooled(captured: Captured, how: Pooling) -> np.ndarray:
     import numpy as np
 
     if how not in POOLINGS:
-        raise SpecError(f"states are pooled by {' or '.join(POOLINGS)}, got {how!r}")
+        raise SpecError(f"the pooling must be {' or '.join(POOLINGS)}, got {how!r}")
     if captured.hidden is None or len(captured.hidden) < 2:
-        raise InputError("no hidden states of the output were captured; ask with Capture(hidden=True)")
+        raise InputError("no hidden states of the output were captured; use Capture(hidden=True)")
     own = captured.hidden[1:]
     found = own[-1] if how == "last" else own.mean(axis=0, dtype=np.float64)
     return np.asarray(found, np.float32)

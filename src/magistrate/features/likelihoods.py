@@ -133,7 +133,7 @@ def gains(with_context: Likelihood, without: Likelihood) -> Gains:
     Raises `InputError` if they are of different texts or tokens, or have no tokens.
     """
     if with_context.text != without.text or with_context.offsets != without.offsets:
-        raise InputError("the likelihoods with and without context are of different texts or tokens")
+        raise InputError("the likelihoods with and without context have different texts or tokens")
     if not with_context.offsets:
         raise InputError("a text without tokens has no likelihood")
     return Gains(with_context.text, with_context.offsets, with_context.logprobs, without.logprobs)
@@ -219,7 +219,7 @@ def recorded_logprobs(sample: Sample) -> Recorded:
     """
     where = f"sample {sample.id!r}: metadata[{KEY!r}]"
     if KEY not in sample.metadata:
-        raise InputError(f"{where} is not there; it holds the generator's own log-probabilities")
+        raise InputError(f"{where} is missing; it must have the generator's own log-probabilities")
     tokens, numbers, first = _columns(_decoded(sample.metadata[KEY]), where)
     if len(numbers) <= first:
         raise InputError(f"{where} is empty")
@@ -242,7 +242,7 @@ def _columns(given: Any, where: str) -> tuple[Sequence[Any] | None, Sequence[Any
     if isinstance(given, Mapping) and "token_logprobs" in given:
         tokens, numbers = given.get("tokens"), given["token_logprobs"]
         if not _is_list(numbers) or (tokens is not None and not _is_list(tokens)):
-            raise InputError(f"{where} must hold lists as tokens and token_logprobs")
+            raise InputError(f"{where} must have lists as tokens and token_logprobs")
         if tokens is not None and len(tokens) != len(numbers):
             raise InputError(f"{where} has {len(tokens)} tokens and {len(numbers)} log-probabilities")
         # The first token of a text has no log-probability.
@@ -271,11 +271,10 @@ def _number(value: Any, at: int, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not -inf < value < inf:
         raise InputError(f"{where}[{at}] must be a finite number, got {value!r}")
     if value < LOWEST:
-        raise InputError(f"{where}[{at}] is below {LOWEST:,.0f}, which is the logarithm of no probability")
+        raise InputError(f"{where}[{at}] is below {LOWEST:,.0f}, too low for a log-probability")
     if value > SLACK:
         raise InputError(
-            f"{where}[{at}] is {value}: the logarithm of a probability is not above 0; "
-            "are these probabilities?"
+            f"{where}[{at}] is {value}: a log-probability is at most 0; these may be probabilities"
         )
     return min(float(value), 0.0)
 

@@ -22,9 +22,9 @@ REACH = 4  # characters: a word is new to a passage that has none of its runs of
 NO_CONTEXT = undefined("there is no context")
 NO_OUTPUT = undefined("the output is empty")
 NO_WORDS = undefined("the output has no words")
-NO_CONTENT = undefined("the output has no words with content that are not in the question")
+NO_CONTENT = undefined("all content words of the output are also in the question")
 UNSUPPORTED = 0.5  # a sentence is flagged if more than this share of its weight is uncovered
-NOTHING = undefined("the output has no sentence with words of content")
+NOTHING = undefined("the output has no sentence with content words")
 
 
 def output_length(sample: Sample) -> int:
@@ -40,7 +40,7 @@ def ngram_novelty(sample: Sample, n: int) -> float:
     < 1 or if there is no output yet.
     """
     if n < 1:
-        raise InputError(f"n-grams need n of at least 1, got {n}")
+        raise InputError(f"n must be at least 1, got {n}")
     written = words(_output(sample))
     if not written:
         return 0.0
@@ -67,7 +67,7 @@ def content_words(sample: Prepared) -> Reading:
     if not counted:
         return NO_CONTENT
     new = [output.span(number, number) for number, stem in counted if stem not in sample.said.known]
-    return _share(sample, new, len(counted), "words with content")
+    return _share(sample, new, len(counted), "content words")
 
 
 def ngrams(sample: Prepared, n: int) -> Reading:
@@ -80,7 +80,7 @@ def ngrams(sample: Prepared, n: int) -> Reading:
     runs = list(word_runs(forms, size))
     new = [at for at, run in enumerate(runs) if run not in known]
     spans = joined([sample.output.span(at, at + size - 1) for at in new], sample.output.text)
-    reason = f"{len(new)} of {len(runs)} runs of {size} words are not in the context" if new else ""
+    reason = f"{len(new)} of {len(runs)} sequences of {size} words are not in the context" if new else ""
     return Reading(len(new) / len(runs), spans, reason)
 
 
@@ -102,7 +102,7 @@ def word_pairs(sample: Prepared) -> Reading:
         if not _together(places.get(a, ()), places.get(b, ())):
             new.append(output.span(one, other))
     if not n:
-        return undefined("the output has no two words with content beside each other")
+        return undefined("the output has no two adjacent content words")
     return _share(sample, new, n, "pairs of neighbouring words", joined(new, output.text))
 
 

@@ -268,11 +268,11 @@ def strange(sample: Sample) -> str:
     """Return why a sample is not English prose, or an empty string if it is."""
     context = once(("language", sample.sources), lambda: another_language("\n".join(sample.sources)))
     if context:
-        return f"it reads English, and the context is {context}"
+        return f"it reads only English, but the context is {context}"
     output = sample.output or ""
     if found := another_language(output):
-        return f"it reads English, and the output is {found}"
-    return "it reads prose, and the output is program code" if is_code(output) else ""
+        return f"it reads only English, but the output is {found}"
+    return "it reads only prose, but the output is program code" if is_code(output) else ""
 
 
 def another_language(text: str) -> str:

@@ -134,7 +134,7 @@ class GuardMiddleware:
     async def _judged(self, sample: Sample) -> Outcome:
         """Return the outcome within the deadline, even for a judge that computes without yielding."""
         if self._n_running >= AT_ONCE:
-            told = f"{AT_ONCE} answers are being judged already"
+            told = f"{AT_ONCE} answers are already being judged"
             return Failure(sample.id, self._guard.judge.info.name, "rate_limited", told)
         self._n_running += 1
         # A separate event loop: a judge that computes without yielding must not block the others.

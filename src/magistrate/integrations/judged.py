@@ -191,7 +191,7 @@ def check_direction(direction: str | None, own: Direction) -> Direction:
             return own
         case "minimize" | "maximize":
             return direction
-    raise SpecError(f"direction is 'minimize' or 'maximize', got {direction!r}")
+    raise SpecError(f"direction must be 'minimize' or 'maximize', got {direction!r}")
 
 
 def _claim(claim: Claim) -> dict[str, Any]:
@@ -209,14 +209,14 @@ def _settings(model: Model, base_url: str | None) -> EngineSettings:
     if base_url is None:
         return EngineSettings()
     if model is None:
-        raise SpecError("base_url says where a server listens; name its model too: model='openai:MODEL'")
+        raise SpecError("base_url needs a model on that server: model='openai:MODEL'")
     if not isinstance(model, str | Path):
         raise SpecError(
-            f"{type(model).__name__} is an engine, which knows whom it asks; base_url is for a model that is "
-            "named: leave base_url out, or say model='openai:MODEL'"
+            f"{type(model).__name__} is an engine with its own address; remove base_url, or give a model by "
+            "name: model='openai:MODEL'"
         )
     # Checked early: frameworks record the arguments of a metric, and an address could contain a key.
-    how = "write http://HOST:PORT/v1, as in base_url='http://127.0.0.1:8080/v1'"
+    how = "use http://HOST:PORT/v1, as in base_url='http://127.0.0.1:8080/v1'"
     check_address(base_url.strip(), "an environment variable, such as OPENAI_API_KEY,", how)
     return EngineSettings(base_url=base_url)
 

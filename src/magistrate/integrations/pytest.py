@@ -40,14 +40,14 @@ MAPPED = re.compile(r"--map (\w+)=([\w.]*)")
 LABELS = re.compile(r"--labels (\S+=MEANING)")
 OPTION = re.compile(r"--(?:(map)|(limit|sample|balance|seed|view|labels))\b")
 OPTIONS = {
-    "judge": "the judge that the fixture 'judge' asks, such as auto, faithfulness or rubric:most=2",
-    "model": "the model that it asks, if it asks one: a catalogue name, a GGUF file or an OpenVINO folder",
+    "judge": "the judge of the fixture 'judge', such as auto, faithfulness or rubric:most=2",
+    "model": "the model for this judge, if it needs one: a catalogue name, a GGUF file or an OpenVINO folder",
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--magistrate-judge` and `--magistrate-model`, and the same settings of the ini file."""
-    group = parser.getgroup("magistrate", "Magistrate: is what a model wrote faithful?")
+    group = parser.getgroup("magistrate", "Magistrate: faithfulness of model outputs")
     for name, told in OPTIONS.items():
         parser.addini(f"magistrate_{name}", told, default="")
         group.addoption(f"--magistrate-{name}", metavar="NAME", default=None, help=told)
@@ -66,7 +66,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     name = metafunc.definition.nodeid
     if "sample" not in metafunc.fixturenames:
         raise pytest.Collector.CollectError(
-            f"{name}: a test with @pytest.mark.{MARKER} takes the argument 'sample'"
+            f"{name}: a test with @pytest.mark.{MARKER} needs the argument 'sample'"
         )
     samples = _samples(metafunc, marker)
     from magistrate.testing import case_ids
@@ -128,7 +128,7 @@ def _samples(metafunc: pytest.Metafunc, marker: pytest.Mark) -> list[Sample]:
     name = metafunc.definition.nodeid
     if len(marker.args) != 1:
         raise pytest.Collector.CollectError(
-            f"{name}: @pytest.mark.{MARKER} takes one data set, got {len(marker.args)}"
+            f"{name}: @pytest.mark.{MARKER} needs one data set, got {len(marker.args)}"
         )
     options: dict[str, Any] = dict(marker.kwargs)
     if wrong := [option for option in options if option not in TAKES]:
@@ -150,7 +150,7 @@ def _samples(metafunc: pytest.Metafunc, marker: pytest.Mark) -> list[Sample]:
         )
     if not samples:
         raise pytest.Collector.CollectError(
-            f"{name}: {found.name} has no samples, so that nothing would be tested"
+            f"{name}: {found.name} has no samples, so nothing would be tested"
         )
     return samples
 

@@ -61,7 +61,7 @@ class Entrant:
             self._prompt(sample), sampling=Sampling(max_tokens=self.tokens)
         )
         if written.finish == "length" or not written.text.strip():
-            told = "was cut off where its tokens ran out" if written.text.strip() else "is blank"
+            told = "was cut off at the token limit" if written.text.strip() else "is blank"
             raise InvalidOutput(f"the answer {told}", written.text)
         text = written.text.strip()
         return Verdict(sample.id, self.name, ANSWERED, 1.0, explanation=text, details={TEXT: text})
@@ -83,7 +83,7 @@ class Examiner:
         return JudgeInfo(
             name=self.name,
             version=template.version,
-            summary="writes a question on a document, with the words that answer it",
+            summary="writes a question about a document, with the words that answer it",
             labels=(ASKED,),
             direction="maximize",
             reads=("context",),
@@ -105,7 +105,7 @@ class Examiner:
             sampling=Sampling(max_tokens=QUESTION_TOKENS),
         )
         if written.finish == "length" or written.steered:
-            raise InvalidOutput("the question was cut off where its tokens ran out", written.text)
+            raise InvalidOutput("the question was cut off at the token limit", written.text)
         question = str(written.value["question"]).strip()
         if not question:
             raise InvalidOutput("the question is blank", written.text)

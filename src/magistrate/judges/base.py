@@ -212,7 +212,7 @@ def _text(value: Any) -> str:
 
 # --- checks before a judge runs -------------------------------------------------------------------
 
-ADVICE = "To judge it in parts: windows:of=NAME or passages:of=NAME"
+ADVICE = "To judge it in parts, use windows:of=NAME or passages:of=NAME"
 SPECIALS = 64  # tokens that a chat template may put around a message, at most
 
 
@@ -261,8 +261,8 @@ async def unfit(call: Call, engine: Engine, most: int = 0) -> str | None:
         return None
     what = "the limit" if window < asked.info.context_window else f"the context window of {asked.info.model}"
     return (
-        f"a step takes {tokens + call.extra:,} tokens and {call.answer:,} for its answer; {what} is "
-        f"{window:,}. Nothing was asked"
+        f"a call needs {tokens + call.extra:,} tokens and {call.answer:,} for its answer, but {what} is "
+        f"{window:,}. The model was not asked"
     )
 
 
@@ -280,10 +280,10 @@ def present(sample: Sample, name: str, reads: Sequence[str]) -> bool:
 
 def _missing(name: str, info: JudgeInfo) -> tuple[AbstentionReason, str]:
     if name == "context":
-        told = f"judge {info.name!r} reads a context, and the sample has none"
+        told = f"judge {info.name!r} needs a context, but the sample has none"
         if set(info.labels) == {FAITHFUL, HALLUCINATED}:
-            told += "; 'hallucination' does without"
+            told += "; the judge 'hallucination' needs none"
         return "no_context", told
     if name == "output":
-        return "no_output", "the output is empty: nothing was said that could be judged"
-    return "missing_input", f"judge {info.name!r} reads {name!r}, and the sample has none"
+        return "no_output", "the output is empty, so there is nothing to judge"
+    return "missing_input", f"judge {info.name!r} needs {name!r}, but the sample has none"

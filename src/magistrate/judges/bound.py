@@ -35,7 +35,7 @@ class Bound:
                 raise SpecError(f"{field!r} cannot be bound; known: {', '.join(BINDABLE)}")
             if path.partition(".")[0] not in (*BINDABLE, "metadata"):
                 raise SpecError(
-                    f"{path!r} is no field of a sample; known: {', '.join(BINDABLE)}, metadata.KEY"
+                    f"{path!r} is not a field of a sample; known: {', '.join(BINDABLE)}, metadata.KEY"
                 )
 
     @property

@@ -26,7 +26,7 @@ def instance(name: str) -> Judge:
     if name in WRAPPERS:
         return WRAPPERS[name](instance("faithfulness"))
     if name not in FILES:
-        raise SpecError(f"no judge {name!r} comes with the package; known: {', '.join((*FILES, *WRAPPERS))}")
+        raise SpecError(f"the package has no judge {name!r}; known: {', '.join((*FILES, *WRAPPERS))}")
     return judge_from_package("magistrate.judges", f"builtin/{name}.yaml")
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from magistrate.judges.calibration_file import CalibrationFile
 
 NO_FILE = (
-    "has no calibration to go by: calibrated:of=JUDGE,file=FILE.json, where FILE.json is what "
-    "'magistrate calibrate RUN --to FILE.json' wrote of a run of that judge"
+    "needs a judge and its calibration: calibrated:of=JUDGE,file=FILE.json, where FILE.json was written by "
+    "'magistrate calibrate RUN --to FILE.json' from a run of that judge"
 )
 
 
@@ -58,7 +58,7 @@ class Calibrated:
     def info(self) -> JudgeInfo:
         of = self.of.info
         if self.file is None:
-            summary = f"{of.summary}; its score calibrated by a file"
+            summary = f"{of.summary}; score calibrated by a file"
             return replace(
                 of, name=self.name, summary=summary, direction="minimize", threshold=None, lacks=NO_FILE
             )
@@ -126,8 +126,8 @@ def check_judge(judge: Judge, told: CalibrationFile, where: str) -> None:
     )
     if differing := [f"{what} {then!r} there, {now!r} here" for what, then, now in pairs if then != now]:
         raise SpecError(
-            f"{where} was made for another judge than {info.name!r}: {'; '.join(differing)}. "
-            "Calibrate this one"
+            f"{where} was made for a different judge than {info.name!r}: {'; '.join(differing)}. Calibrate "
+            "this judge"
         )
 
 

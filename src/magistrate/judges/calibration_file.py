@@ -115,10 +115,10 @@ def check_free(path: Path, *, replace: bool = False) -> None:
     check_name(path)
     if path.is_dir() or not path.parent.is_dir():
         raise SpecError(
-            f"cannot write {path}: {'it is a folder' if path.is_dir() else 'its folder is not there'}"
+            f"cannot write {path}: {'it is a folder' if path.is_dir() else 'its folder does not exist'}"
         )
     if path.exists() and not replace:
-        raise SpecError(f"{path} is there already; to replace it: --force, in Python replace=True")
+        raise SpecError(f"{path} already exists; to replace it: --force, or replace=True in Python")
 
 
 def read_calibration(path: Path) -> CalibrationFile:
@@ -131,4 +131,4 @@ def read_calibration(path: Path) -> CalibrationFile:
 def check_name(path: Path) -> None:
     """Raise `SpecError` if the name does not end in `.json`: judge options recognise calibrations by it."""
     if path.suffix != ".json":
-        raise SpecError(f"the file of a calibration is named SOMETHING.json, got {path.name!r}")
+        raise SpecError(f"the file of a calibration must end in .json, got {path.name!r}")

@@ -58,7 +58,7 @@ class Candidates:
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
-            summary="many steps: doubtful statements are quoted, then each is checked on its own",
+            summary="many steps: quote doubtful statements, then check each one separately",
             labels=LABELS,
             threshold=self.threshold,
             reads=READS,

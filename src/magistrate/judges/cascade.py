@@ -13,8 +13,8 @@ from magistrate.judges.verdicts import LABELS, check_binary
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 NO_JUDGES = (
-    "does not know whom to ask: cascade:first=JUDGE,then=JUDGE,low=.2,high=.8, the cheap one first; a judge "
-    "with options stands in parentheses"
+    "needs two judges, the cheap one first: cascade:first=JUDGE,then=JUDGE,low=.2,high=.8; put a judge with "
+    "options in parentheses"
 )
 PASSED_ON = ("uncertain", "over_length")
 """Abstentions of the first judge that another may do better with; what a sample lacks, it lacks for both."""
@@ -41,7 +41,8 @@ class Cascade:
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.high <= 1:
             raise SpecError(
-                f"the band of a cascade goes from low to high in [0, 1], got {self.low} to {self.high}"
+                f"a cascade needs low and high in [0, 1], with low not above high; got {self.low} to "
+                f"{self.high}"
             )
         for judge in (self.first, self.then):
             if judge is not None:
@@ -50,13 +51,13 @@ class Cascade:
     @property
     def info(self) -> JudgeInfo:
         if self.first is None or self.then is None:
-            summary = "a cheap judge first, the next where it is not sure"
+            summary = "a cheap judge first, the next one only where it is unsure"
             return JudgeInfo(self.name, summary=summary, labels=LABELS, lacks=NO_JUDGES)
         first, then = self.first.info, self.then.info
         return composite_info(
             (first, then),
             name=self.name,
-            summary=f"{first.name}, and {then.name} where its score is {self.low:g} to {self.high:g}",
+            summary=f"{first.name}; {then.name} where its score is {self.low:g} to {self.high:g}",
             long=then.long,
         )
 

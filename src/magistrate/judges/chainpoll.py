@@ -42,7 +42,7 @@ class ChainPoll:
             )
         check_threshold(self.threshold, one=True)
         if self.n > 1 and not self.temperature > 0:
-            raise SpecError(f"at temperature {self.temperature:g} all votes are the same one")
+            raise SpecError(f"at temperature {self.temperature:g}, all votes would be the same")
         seeds(self.n, self._budget, self.temperature, self.seed)
 
     @cached_property
@@ -57,7 +57,8 @@ class ChainPoll:
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
-            summary="votes: reasons and a verdict several times over; the share that says hallucinated",
+            summary="several answers with reasons and a vote; the score is the share of votes for "
+            "hallucinated",
             labels=LABELS,
             threshold=self.threshold,
             reads=READS,

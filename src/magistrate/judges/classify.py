@@ -73,14 +73,16 @@ class Criterion:
         check_labels(self.labels)
         if reserved := sorted(set(self.reads) & set(WORDS)):
             raise SpecError(
-                f"an input cannot be called {reserved[0]}: that is the judge's own", key=("inputs",)
+                f"an input cannot be called {reserved[0]}: the name is used by the judge", key=("inputs",)
             )
         check_names(self.prompt, self.reads, ("reply", *(["category"] if self.categories else [])))
         if missing := set(self.requires) - set(self.reads):
-            raise SpecError(f"{', '.join(sorted(missing))} is required and not read", key=("inputs",))
+            raise SpecError(
+                f"{', '.join(sorted(missing))} is required but not among the inputs", key=("inputs",)
+            )
         check_direction(self.direction, {label.name: label.score for label in self.labels})
         if self.copied is not None and self.copied not in [label.name for label in self.labels]:
-            raise SpecError(f"{self.copied!r} is none of the labels", key=("copied",))
+            raise SpecError(f"{self.copied!r} is not one of the labels", key=("copied",))
 
     @cached_property
     def digest(self) -> str:
@@ -100,7 +102,7 @@ def check_names(prompt: PromptTemplate, reads: Sequence[str], needs: Sequence[st
         )
     for name in needs:
         if name not in prompt.names:
-            raise SpecError(f"the prompt must say {{{{ {name} }}}} somewhere", key=("prompt",))
+            raise SpecError(f"the prompt must use {{{{ {name} }}}}", key=("prompt",))
 
 
 def direction_of(scores: Mapping[str, float]) -> Direction | None:
@@ -195,20 +197,21 @@ class Classify:
     def __post_init__(self) -> None:
         if self.threshold is not None:
             if len(self.criterion.labels) != 2:
-                raise SpecError("a threshold decides between two labels only", key=THRESHOLD)
+                raise SpecError("a threshold needs exactly two labels", key=THRESHOLD)
             low, high = sorted(each.score for each in self.criterion.labels)
             if not low < self.threshold < high:
                 raise SpecError(
                     f"threshold must be in ({low:g}, {high:g}), got {self.threshold}", key=THRESHOLD
                 )
         if self.prior != "none" and "context" not in self.criterion.reads:
-            raise SpecError("a judge that reads no context has no answer to an empty one", key=("prior",))
+            raise SpecError("prior needs a judge that reads the context", key=("prior",))
         if self.prior != "none" and self.explain == "before":
             raise SpecError(
-                "with explain=before there is no prior: an empty context has no explanation", key=("prior",)
+                "prior cannot be combined with explain=before: an empty context has no explanation",
+                key=("prior",),
             )
         if self.explain != "none" and self.criterion.categories:
-            raise SpecError("several categories at once are not explained", key=("explain",))
+            raise SpecError("explain is not supported with several categories", key=("explain",))
 
     @cached_property
     def constraint(self) -> Constraint:
@@ -412,7 +415,7 @@ class Classify:
 
     def _copied(self, sample: Sample) -> Verdict:
         found = next(each for each in self.criterion.labels if each.name == self.criterion.copied)
-        because = "the output is one of its sources, letter for letter"
+        because = "the output is identical to one of its sources"
         return Verdict(
             sample.id, self._name, found.name, found.score, explanation=because, details={"method": "rule"}
         )

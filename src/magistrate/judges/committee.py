@@ -93,7 +93,7 @@ class Committee:
 
     def __post_init__(self) -> None:
         if not self.least <= len(self.members) <= MOST_MEMBERS or self.least < 1:
-            raise SpecError(f"a committee has {max(self.least, 1)} to {MOST_MEMBERS} members")
+            raise SpecError(f"a committee needs {max(self.least, 1)} to {MOST_MEMBERS} members")
         if len({each.name for each in self.members}) < len(self.members):
             raise SpecError("the members of a committee need different names")
         for each in self.members:
@@ -113,7 +113,7 @@ class Committee:
         return JudgeInfo(
             name=self.name,
             version=template.version,
-            summary="which of two answers is better, by members who vote, discuss once and vote again",
+            summary="which of two answers is better: members vote, discuss once and vote again",
             labels=(BETTER, TIE, WORSE),
             direction="maximize",
             reads=(*READS, "alternatives"),
@@ -147,7 +147,7 @@ class Committee:
         if not sample.alternatives[0].strip():
             return Abstention(sample.id, self.name, "missing_input", "the first alternative is blank")
         if sample.alternatives[0].strip() == (sample.output or "").strip():
-            because = "both answers are the same, letter for letter"
+            because = "both answers are identical"
             return Verdict(sample.id, self.name, TIE, 0.5, explanation=because, details={"method": "rule"})
         exchange = Exchange()
         if self.examination is not None:
@@ -215,7 +215,9 @@ class Committee:
         cast = {name: vote for name, vote in votes.items() if isinstance(vote, Verdict)}
         if len(cast) < self.least:
             failed = next(str(vote) for vote in votes.values() if not isinstance(vote, Verdict))
-            raise InvalidOutput(f"{len(cast)} of {len(votes)} members voted, {self.least} must; {failed}")
+            raise InvalidOutput(
+                f"only {len(cast)} of {len(votes)} members voted, {self.least} are needed; {failed}"
+            )
         counts = Counter(vote.label for vote in cast.values())
         label, most = counts.most_common(1)[0]
         label = label if 2 * most > len(cast) else TIE

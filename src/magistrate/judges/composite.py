@@ -55,7 +55,7 @@ def composite_info(infos: Sequence[JudgeInfo], *, name: str, summary: str, long:
         prompt="+".join(info.prompt for info in infos if info.prompt),
         constraint="+".join(info.constraint for info in infos if info.constraint),
         fitted_to=next(iter(fitted), None),
-        lacks=next((f"asks {info.name!r}, which {info.lacks}" for info in infos if info.lacks), ""),
+        lacks=next((f"uses {info.name!r}, which {info.lacks}" for info in infos if info.lacks), ""),
         trained_on=frozenset().union(*(info.trained_on for info in infos)),
         models=frozenset().union(*(info.models for info in infos if info.asks)),
     )

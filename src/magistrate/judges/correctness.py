@@ -55,7 +55,8 @@ class Correctness:
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
-            summary="the output against the expected answer: by code where it can tell, else by one pass",
+            summary="compares the output with the expected answer: by code if possible, else with one model "
+            "call",
             labels=tuple(each.name for each in GRADES),
             direction="maximize",
             reads=("input", "expected", self.references, "output"),
@@ -76,7 +77,8 @@ class Correctness:
         right = self._right(sample)
         if not right:
             told = (
-                f"judge {self.name!r} reads 'expected' or metadata.{self.references}, and the sample has none"
+                f"judge {self.name!r} needs 'expected' or metadata.{self.references}, but the sample has "
+                "neither"
             )
             return Abstention(sample.id, self.name, "missing_input", told)
         with alone():
@@ -140,15 +142,15 @@ def _compared(output: str, mine: tuple[Any, ...] | None, expected: str) -> tuple
         value, other = mine[1], theirs[1]
         if mine[0][0] == "date":
             same = value == other
-            return (CORRECT, "it is the same date") if same else (INCORRECT, "it is another date")
+            return (CORRECT, "the date is the same") if same else (INCORRECT, "the date is different")
         if mine[2] and theirs[2] and value != other:
-            return INCORRECT, "it is another year"
+            return INCORRECT, "the year is different"
         gap = abs(value - other) / (max(abs(value), abs(other)) or 1.0)
         if gap <= SAME:
-            return CORRECT, "it is the same number"
+            return CORRECT, "the number is the same"
         if abs(gap - 0.999) <= SAME and (THOUSANDS.search(output) or THOUSANDS.search(expected)):
             return None
-        return (INCORRECT, "it is another number") if gap > FAR else None
+        return (INCORRECT, "the number is different") if gap > FAR else None
     return (CORRECT, "it is the expected text") if text_form(output) == text_form(expected) != "" else None
 
 

@@ -59,9 +59,11 @@ class Persona:
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            raise SpecError(f"the role of persona {self.name!r} is {' or '.join(ROLES)}, not {self.role!r}")
+            raise SpecError(
+                f"the role of persona {self.name!r} must be {' or '.join(ROLES)}, got {self.role!r}"
+            )
         if not self.text.strip() or HEADER.search(self.text) or "\ue000" in self.text:
-            raise SpecError(f"persona {self.name!r} needs a text, without a line that begins with '==='")
+            raise SpecError(f"persona {self.name!r} needs a text without a line that starts with '==='")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Cast:
 
     personas: tuple[Persona, ...]
     version: int = 0
-    summary: str = "charges with quotes, a defence with quotes, and a blind ruling on each charge"
+    summary: str = "a prosecutor's charges and a defence, both with quotes, and a blind ruling on each charge"
 
     def named(self, names: Sequence[str], role: Role) -> tuple[Persona, ...]:
         """Return the personas in `names` with this role, or the first with this role if none is named.
@@ -79,12 +81,12 @@ class Cast:
         """
         known = {persona.name: persona for persona in self.personas}
         if unknown := [name for name in names if name not in known]:
-            raise SpecError(f"no persona is called {unknown[0]!r}; known: {', '.join(known)}")
+            raise SpecError(f"there is no persona {unknown[0]!r}; known: {', '.join(known)}")
         found = [known[name] for name in dict.fromkeys(names) if known[name].role == role]
         found = found or [persona for persona in self.personas if persona.role == role][:1]
         if not found or (len(found) > 1 and role != "arbiter"):
             told = " and ".join(persona.name for persona in found) or "nobody"
-            raise SpecError(f"a courtroom has one {role}, and {told} is named")
+            raise SpecError(f"a courtroom needs exactly one {role}, got {told}")
         return tuple(found)
 
 
@@ -200,14 +202,18 @@ class Courtroom:
     def __post_init__(self) -> None:
         check_flag(self.flag)
         if not (0 <= self.least <= self.most and 1 <= self.most <= 20):
-            raise SpecError(f"charges are least to most, most 1 to 20; got {self.least} and {self.most}")
+            raise SpecError(
+                "the number of charges must be least to most, with most 1 to 20; got "
+                f"{self.least} and {self.most}"
+            )
         if not (0 <= self.rounds <= 10 and self.budget_tokens >= 0):
             raise SpecError(
-                f"rounds are 0 to 10 and budget_tokens 0 or more; got {self.rounds} and {self.budget_tokens}"
+                f"rounds must be 0 to 10 and budget_tokens at least 0; got {self.rounds} and "
+                f"{self.budget_tokens}"
             )
         if self.combine not in COMBINE or self.order not in ("both", "first"):
             raise SpecError(
-                f"combine is any or max, order is both or first; got {self.combine} and {self.order}"
+                f"combine must be any or max, and order both or first; got {self.combine} and {self.order}"
             )
         for role in ROLES:
             self._of(role)
@@ -281,7 +287,7 @@ class Courtroom:
         if not trial.charges:
             label = label_of(suspected, THRESHOLD)
             sure = None if opening.probabilities is None else probability_of(label, suspected)
-            told = "no charge was brought; the score is that of the opening question"
+            told = "there was no charge; the score is from the opening question"
             return Verdict(
                 sample.id,
                 self.name,
@@ -531,7 +537,7 @@ class _Ruling:
         ayes = sum(choice.best == PROSECUTION for choice in choices)
         if 2 * ayes == len(choices):
             raise InvalidOutput(
-                f"the arbiter has no probabilities, and on charge {charge.number} it finds for both sides",
+                f"the arbiter has no probabilities, and on charge {charge.number} it decided for both sides",
                 ", ".join(choice.best for choice in choices),
             )
         return cls(2 * ayes > len(choices), None, mass, votes)
@@ -546,7 +552,7 @@ def _sides(first: bool) -> tuple[Option, Option]:
 def _check_whole(written: Generation, role: str) -> None:
     """Raise `InvalidOutput` if a speech was cut off."""
     if written.finish == "length":
-        raise InvalidOutput(f"the {role} was cut off where its tokens ran out", written.text)
+        raise InvalidOutput(f"the {role} was cut off at the token limit", written.text)
 
 
 def _note_steered(trial: Trial, written: Generation, what: str) -> None:

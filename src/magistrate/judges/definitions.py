@@ -45,7 +45,7 @@ def _listed(value: Any) -> Any:
 def _label(value: Any) -> Any:
     if isinstance(value, list):
         if len(value) != 2:
-            raise ValueError(f"a label is its score, or [score, description]; got a list of {len(value)}")
+            raise ValueError(f"a label must be a score or [score, description]; got a list of {len(value)}")
         return {"score": value[0], "description": value[1]}
     return value if isinstance(value, dict) else {"score": value}
 
@@ -192,7 +192,7 @@ def _judge(document: Document, stem: str) -> Judge:
     if described.labels is None and described.form is None:
         raise document.error((), f"give either {KINDS}")
     if described.labels is not None and described.form is not None:
-        raise document.error(("schema",), f"there are labels too; give either {KINDS}")
+        raise document.error(("schema",), f"labels are also given; give either {KINDS}")
     _check_inputs(document, described)
     make = _classifier if described.form is None else _grader
     try:
@@ -203,7 +203,7 @@ def _judge(document: Document, stem: str) -> Judge:
     if described.long == "refuse":
         return judge
     if "context" not in [each.removesuffix("?") for each in described.inputs]:
-        raise document.error(("long",), "it is the context that is cut, and it is not among the inputs")
+        raise document.error(("long",), "only the context is cut, and it is not among the inputs")
     return Windows(judge, name) if described.long == "windows" else Passages(judge, name)
 
 
@@ -212,7 +212,9 @@ def _name(document: Document, given: str | None, stem: str) -> str:
     if not NAME.fullmatch(name):
         taken = "is taken from the file's name, and " if given is None else ""
         raise document.error(
-            ("name",), f"{taken}must be a letter, then letters, digits, - and _, 64 at most; got {name!r:.80}"
+            ("name",),
+            f"{taken}must start with a letter, followed by letters, digits, - and _, at most 64 "
+            f"characters; got {name!r:.80}",
         )
     return name
 
@@ -223,7 +225,8 @@ def _courtroom(document: Document, stem: str) -> Judge:
     for name, part in described.personas.items():
         if not NAME.fullmatch(name):
             raise document.error(
-                ("personas", name), "a persona's name is a letter, then letters, digits, - and _"
+                ("personas", name),
+                "a persona's name must start with a letter, followed by letters, digits, - and _",
             )
         try:
             personas.append(Persona(name, part.role, part.text.strip()))
@@ -277,11 +280,11 @@ def _check_inputs(document: Document, described: JudgeFile) -> None:
     names = [each.removesuffix("?") for each in described.inputs]
     for index, (each, name) in enumerate(zip(described.inputs, names, strict=True)):
         if not INPUT.fullmatch(each):
-            message = f"must be a name, with ? behind it where it may be missing; got {each!r:.80}"
+            message = f"must be a name, followed by ? if it may be missing; got {each!r:.80}"
         elif name in names[:index]:
-            message = f"{name!r} is there twice"
+            message = f"{name!r} is given twice"
         elif name in (*WORDS, "self"):
-            message = f"{name!r} means something else in a prompt; take another name"
+            message = f"{name!r} has another meaning in a prompt; choose another name"
         else:
             continue
         raise document.error(("inputs", index), message)
@@ -302,9 +305,7 @@ def _classifier(document: Document, described: JudgeFile, name: str) -> Judge:
     _only(document, described, "labels", ("scale", "explanation", "max_tokens"))
     for part in DECISION:
         if getattr(described.decision, part) is not None:
-            raise document.error(
-                ("decision", part), "goes with 'schema'; between two labels 'threshold' decides"
-            )
+            raise document.error(("decision", part), "is only for 'schema'; with two labels, use 'threshold'")
     labels = tuple(
         Label(each, part.score, part.description, tuple(part.answers), part.opening)
         for each, part in described.labels.items()
@@ -340,7 +341,7 @@ def _check_labels(document: Document, labels: Sequence[Label]) -> None:
     if len(labels) == 2 and labels[0].score == labels[1].score:
         raise document.error(
             ("labels", labels[1].name),
-            f"both labels have the score {labels[1].score:g}; of two labels the score decides",
+            f"both labels have the score {labels[1].score:g}; two labels need different scores",
         )
 
 
@@ -349,11 +350,13 @@ def _grader(document: Document, described: JudgeFile, name: str) -> Judge:
     _only(document, described, "schema", ("categories", "explain", "permute", "prior", "reread", "copied"))
     rule = described.decision
     if missing := [part for part in DECISION if getattr(rule, part) is None]:
-        raise document.error(("decision",), f"lacks {', '.join(missing)}; {', '.join(DECISION)} decide")
+        raise document.error(
+            ("decision",), f"lacks {', '.join(missing)}; {', '.join(DECISION)} are needed for the verdict"
+        )
     if rule.threshold is not None:
-        raise document.error(("decision", "threshold"), "goes with 'labels'; here 'at_least' decides")
+        raise document.error(("decision", "threshold"), "is only for 'labels'; with a schema, use 'at_least'")
     if rule.label == rule.otherwise or not (rule.label and rule.otherwise):
-        raise document.error(("decision", "otherwise"), "the two labels must differ, and neither be empty")
+        raise document.error(("decision", "otherwise"), "the two labels must differ and not be empty")
     template = _Text(document, described, name, "prompt").template(described.inputs, ("reply",))
     try:
         _check_form(document, described)
@@ -392,7 +395,7 @@ def _check_form(document: Document, described: JudgeFile) -> None:
     form: Any = described.form
     shape = constraint(form)
     if shape.quotes:
-        raise document.error(("schema",), "x-quote is for judges in Python")
+        raise document.error(("schema",), "x-quote is only supported in judges written in Python")
     keys = form.get("properties")
     if form.get("type") != "object" or not keys:
         raise document.error(("schema",), "must be of 'type: object', with properties")
@@ -411,7 +414,8 @@ def _check_form(document: Document, described: JudgeFile) -> None:
         for each in score.get("enum", []):
             if isinstance(each, bool) or not isinstance(each, int | float) or not low <= each <= high:
                 raise document.error(
-                    (*place, "enum"), f"{each!r} is no number on the scale, {low:g} to {high:g}; see 'scale'"
+                    (*place, "enum"),
+                    f"{each!r} is not a number on the scale, {low:g} to {high:g}; see 'scale'",
                 )
     text = keys.get(described.explanation)
     if isinstance(text, dict) and text.get("type", "string") not in ("string", "array"):
@@ -454,15 +458,15 @@ class _Text:
         for number in found:
             if rows[number] not in [f"=== {each}" for each in SECTIONS]:
                 raise self._error(
-                    f"a section begins with a line {_either([f'=== {each}' for each in SECTIONS])}; "
-                    f"got {rows[number]!r:.80}",
+                    f"a section starts with a line {_either([f'=== {each}' for each in SECTIONS])}; got "
+                    f"{rows[number]!r:.80}",
                     number + 1,
                 )
         before = "\n".join(rows[: found[0]]) if found else ""
         if re.sub(r"\{#.*?#\}|\{%.*?%\}", "", before, flags=re.DOTALL).strip():
-            raise self._error("what stands before the first section would be left out", 1)
+            raise self._error("text before the first section would be lost", 1)
         if found and "=== user" not in rows:
-            raise self._error("lacks a section '=== user', which asks the question")
+            raise self._error("lacks a section '=== user' with the question")
 
     def _check_names(self, reads: Sequence[str], must: Sequence[str], may: Sequence[str]) -> None:
         from jinja2 import Environment, TemplateSyntaxError, nodes
@@ -477,7 +481,9 @@ class _Text:
         for each in tree.find_all(nodes.Filter):
             given = each.node.name if isinstance(each.node, nodes.Name) else ""
             if given in reads and given not in LISTS and each.name not in ("default", "d"):
-                message = f"the filter {each.name!r} does not reach {given}: inputs are put in as they are"
+                message = (
+                    f"the filter {each.name!r} cannot be applied to {given}: inputs are inserted unchanged"
+                )
                 raise self._error(message, each.lineno)
         for name in sorted(names.difference(reads, must, may)):
             row = next((at for at, row in enumerate(rows, 1) if re.search(rf"\b{name}\b", row)), None)
@@ -489,7 +495,7 @@ class _Text:
             )
         for name in must:
             if name not in names:
-                raise self._error(f"the prompt must say {{{{ {name} }}}} somewhere")
+                raise self._error(f"the prompt must use {{{{ {name} }}}}")
 
     def _try(
         self, template: PromptTemplate, fields: Mapping[str, Any], words: Mapping[str, Any], when: str = ""
@@ -502,7 +508,7 @@ class _Text:
         except Exception as error:  # any exception that the template's expressions raise
             raise self._error(f"{type(error).__name__}: {error}{when}") from None
         if any(mark in message.text for message in prompt.messages for mark in "\ue000\ue001"):
-            raise self._error("an input can be shown, tested and gone through, but not cut up or changed")
+            raise self._error("an input can be inserted, tested and iterated over, but not cut or changed")
 
 
 def _either(words: Sequence[str]) -> str:
@@ -513,4 +519,4 @@ def _only(document: Document, described: JudgeFile, kind: str, foreign: tuple[st
     """Reject keys that would be ignored."""
     for key in foreign:
         if key in described.model_fields_set:
-            raise document.error((key,), f"has no meaning beside {kind!r}")
+            raise document.error((key,), f"cannot be combined with {kind!r}")

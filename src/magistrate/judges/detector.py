@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 MANIFEST, CARD = "detector.json", "README.md"
 SUMMARY = "a small trained encoder that compares each sentence with the context"
 SUMMARIES = {"small": SUMMARY, "large": SUMMARY.replace("small", "larger")}
-ADVICE = "To count words all the same: novelty; to ask a model: faithfulness"
+ADVICE = "To compare words without a model: novelty; to ask a model: faithfulness"
 Size = Literal["small", "large"]
-NOT_PULLED = "needs the large detector, which is not here yet; run: magistrate models pull detector-large"
-NOTHING = "nothing in the output can be read"
+NOT_PULLED = "needs the large detector, which is not installed; run: magistrate models pull detector-large"
+NOTHING = "the output has no text that the detector can read"
 MOST_CLAIMS = 12  # sentences that get claims, the worst first
 KINDS = ("supported", "contradicted", "absent")  # in the order of `shares`
 
@@ -69,7 +69,7 @@ class Detector(FolderJudge):
         check_base_rate(self.base_rate)
         if self.folder is not None:
             if self.size != "small":
-                raise SpecError("a detector is named by its folder or by its size, not by both")
+                raise SpecError("give either the folder of a detector or a size, not both")
             object.__setattr__(self, "folder", absolute(self.folder))
             _ = self.model
 
@@ -112,7 +112,7 @@ class Detector(FolderJudge):
             reads=("context", "messages", "input", "output"),
             requires=("context", "output"),
             kind="code",
-            long="read in parts, each with the sentences of the context that cover it best",
+            long="judged in parts, each with the sentences of the context that match it best",
             prompt=told.digest,
             trained_on=frozenset(told.trained_on),
             lacks=NOT_PULLED if self.size == "large" and not is_pulled() else "",

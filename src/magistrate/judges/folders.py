@@ -27,7 +27,7 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "detector": ("training.pt", "training.pt.part", "examples"),
     "judge": ("state.pt", "state.pt.part", "tokenizer"),
 }
-"""What is in there, by what is trained: first what it goes on from."""
+"""Files in the folder, by what is trained: first the state that training continues from."""
 
 
 def check_free(folder: Path, file: str, what: str, *, replace: bool = False) -> None:
@@ -38,20 +38,20 @@ def check_free(folder: Path, file: str, what: str, *, replace: bool = False) -> 
     """
     if folder.name in ("", "..") or Path.cwd().is_relative_to(folder.resolve()):
         raise SpecError(
-            f"cannot write {folder}: it has no name, or you are in it; name a folder of its own, such as "
-            f"my-{what}"
+            f"cannot write {folder}: it has no name, or it is the current folder; choose a separate folder, "
+            f"such as my-{what}"
         )
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise SpecError(f"cannot write {folder}: it is a file; a {what} is a folder")
+        raise SpecError(f"cannot write {folder}: it is a file, but a {what} needs a folder")
     begun = _begun(folder / WORK, what)
     if not any(each.name != WORK for each in folder.iterdir()):
         return
     if not (folder / file).is_file():
-        raise SpecError(f"{folder} is there already and holds no {what}; name another folder")
+        raise SpecError(f"{folder} already exists and contains no {what}; choose another folder")
     if not replace and not begun:
-        raise SpecError(f"{folder} is there already; to replace it: --force, in Python replace=True")
+        raise SpecError(f"{folder} already exists; to replace it: --force, or replace=True in Python")
 
 
 def _begun(work: Path, what: str) -> bool:
@@ -60,8 +60,8 @@ def _begun(work: Path, what: str) -> bool:
     inside = work.iterdir() if work.is_dir() else ()
     if other := [each.name for each in inside if not any(map(each.match, kept))]:
         raise SpecError(
-            f"{work.parent} holds a training that has not ended, and of no {what} ({WORK}/{min(other)}); "
-            "name another folder"
+            f"{work.parent} contains an unfinished training of something other than a {what} "
+            f"({WORK}/{min(other)}); choose another folder"
         )
     return bool(kept) and (work / kept[0]).is_file()
 
@@ -140,17 +140,17 @@ def read_trained(
     """
     try:
         if path.stat().st_size > LARGEST:
-            raise SpecError(f"{path} has more than {LARGEST:,} bytes: no {what} has")
+            raise SpecError(f"{path} has more than {LARGEST:,} bytes, the limit for a {what}")
         values = json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=_no_number)
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}; 'magistrate {by}' writes one") from None
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"{path} is no whole JSON file: {error}") from None
+        raise SpecError(f"{path} is not a complete JSON file: {error}") from None
     if not isinstance(values, dict) or values.get("kind") != f"magistrate {what}":
-        raise SpecError(f"{path} is no {what}; 'magistrate {by}' writes one")
+        raise SpecError(f"{path} is not a {what}; 'magistrate {by}' writes one")
     if values.get("format") not in formats:
         raise SpecError(
-            f"{path} is of format {values.get('format')!r}, and magistrate {__version__} reads "
+            f"{path} has format {values.get('format')!r}, but magistrate {__version__} reads "
             f"{' and '.join(map(str, formats))}; {again}"
         )
     return Document(str(path), values, {})
@@ -166,4 +166,4 @@ def read_card(folder: Path) -> str | None:
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")

@@ -64,20 +64,20 @@ class GEval:
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
         if self.scale not in (None, *SCALES):
-            raise SpecError(f"a scale has {', '.join(map(str, SCALES))} grades, got {self.scale}")
+            raise SpecError(f"scale must be {', '.join(map(str, SCALES))} grades, got {self.scale}")
         if self.steps and not self.criteria:
-            raise SpecError("steps go with criteria: geval:criteria=(…),steps=(…)+(…)")
+            raise SpecError("steps need criteria: geval:criteria=(…),steps=(…)+(…)")
         if self.file is not None and (self.criteria or self.steps):
-            raise SpecError("criteria and steps stand in the file, or in the options, not in both")
+            raise SpecError("give criteria and steps either in the file or as options, not both")
         if self.file is not None:
             object.__setattr__(self, "file", absolute(self.file))
         for text in (self._asked.criteria, *self._asked.steps):
             if not text.strip() or any(line.startswith("===") for line in text.splitlines()):
                 raise SpecError(
-                    f"criteria and steps are texts without lines that begin with ===, got {text!r}"
+                    f"criteria and steps must be texts without lines that start with ===, got {text!r}"
                 )
             if "\ue000" in text:
-                raise SpecError("criteria and steps cannot hold the character U+E000")
+                raise SpecError("criteria and steps cannot contain the character U+E000")
 
     @cached_property
     def _asked(self) -> Criteria:
@@ -105,7 +105,7 @@ class GEval:
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
-            summary="one forward pass: the expected grade by a criterion and pinned steps"
+            summary="one forward pass: the expected grade by a criterion and fixed steps"
             + (" (faithfulness)" if faithfulness else ""),
             labels=LABELS if faithfulness else MET,
             direction="minimize" if faithfulness else "maximize",
@@ -207,7 +207,7 @@ def read_criteria(path: Path) -> Criteria:
     document = read_document(path)
     found = document.read_as(CriteriaFile)
     if found.scale not in (None, *SCALES):
-        raise document.error(("scale",), f"a scale has {', '.join(map(str, SCALES))} grades")
+        raise document.error(("scale",), f"scale must be {', '.join(map(str, SCALES))} grades")
     return Criteria(found.criteria.strip(), tuple(found.steps), found.scale)
 
 
@@ -222,11 +222,9 @@ def criteria_text(criteria: str, steps: Sequence[str], written_by: str) -> str:
 
     listed = "\n".join(f"  - {written(step)}" for step in steps)
     return (
-        "# What the judge `geval` grades by: --judge geval:file=THIS.yaml\n"
-        "# The steps are part of the judge. Whoever changes them has another judge with another digest.\n"
-        f"criteria: {written(criteria)}\n"
-        f"steps:\n{listed}\n"
-        f"written_by: {written(written_by)}\n"
+        "# Criteria and steps of the judge `geval`: --judge geval:file=THIS.yaml\n# The steps are part of "
+        "the judge. If you change them, it is a different judge with a different digest.\ncriteria: "
+        f"{written(criteria)}\nsteps:\n{listed}\nwritten_by: {written(written_by)}\n"
     )
 
 

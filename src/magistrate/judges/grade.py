@@ -46,14 +46,16 @@ class Form:
         for role, key in (("score", self.score), ("explanation", self.explanation)):
             if key is not None and key not in keys:
                 place = ("decision", role) if role == "score" else (role,)
-                raise SpecError(f"{role} is {key!r}, which the schema has not: {', '.join(keys)}", key=place)
+                raise SpecError(
+                    f"{role} is {key!r}, which the schema does not have: {', '.join(keys)}", key=place
+                )
             if key is not None and key not in self.schema.get("required", []):
-                raise SpecError(f"the schema must require {key!r}, which is the {role}", key=("schema",))
+                raise SpecError(f"the schema must require {key!r}, because it is the {role}", key=("schema",))
         check_direction(self.direction, {self.label: 1.0, self.otherwise: 0.0})
         low, high = self.scale
         if not low < high:
             raise SpecError(
-                f"a scale goes from a smaller to a larger number, got {list(self.scale)}", key=("scale",)
+                f"a scale must go from a smaller to a larger number, got {list(self.scale)}", key=("scale",)
             )
         if not low < self.at_least <= high:
             raise SpecError(

@@ -23,9 +23,9 @@ from magistrate.judges.verdicts import (
 )
 from magistrate.types import Claim, Outcome, Sample, Verdict
 
-SUMMARY = "a classifier of your own, of pairs of texts or of tokens"
+SUMMARY = "your own classifier of pairs of texts or of tokens"
 NO_FOLDER = (
-    "has no classifier to ask: hf_classifier:FOLDER, where FOLDER holds config.json, tokenizer.json and "
+    "needs a classifier: hf_classifier:FOLDER, where FOLDER contains config.json, tokenizer.json and "
     "openvino_model.xml, model.onnx or model.safetensors"
 )
 
@@ -82,7 +82,7 @@ class HFClassifier(FolderJudge):
             reads=("context", "messages", "output"),
             requires=("context", "output"),
             kind="code",
-            long=f"read in parts, the {self.over} of their scores counts",
+            long=f"judged in parts; the {self.over} of their scores is used",
             prompt="" if self.folder is None else self.classifier.digest,
             lacks=NO_FOLDER if self.folder is None else "",
         )

@@ -90,7 +90,7 @@ class JsonValid:
             if self.schema is None:
                 return 0
             raise InputError(
-                f"an integer of {len(digits):,} characters is too long to be held against a schema"
+                f"an integer of {len(digits):,} characters is too long to be checked against a schema"
             ) from None
 
     @cached_property
@@ -126,11 +126,13 @@ def schema_validator(schema: Any, where: str) -> Any:
         _check_references(schema, kind)
         _check_patterns(schema)
     except SchemaError as error:
-        raise SpecError(f"{where} is no JSON Schema: at {error.json_path}: {error.message}") from None
+        raise SpecError(f"{where} is not a JSON Schema: at {error.json_path}: {error.message}") from None
     except ConstraintError as error:
         raise SpecError(f"{where}: {error}") from None
     except Unresolvable as error:
-        raise SpecError(f"{where} refers to {error.ref!r}, which is not in it; nothing is fetched") from None
+        raise SpecError(
+            f"{where} refers to {error.ref!r}, which it does not contain; references are not downloaded"
+        ) from None
     except RecursionError:
         raise SpecError(f"{where} is nested too deeply") from None
     if isinstance(schema, dict):  # with it a reference to the root uses jsonschema's own class
@@ -152,7 +154,7 @@ def first_problem(validator: Any, value: Any) -> str:
                 if first is None or found < place:
                     first, place = broken, found
     except (RecursionError, OverflowError) as error:  # too deep or too large to be checked
-        raise InputError(f"the value cannot be held against the schema: {error}") from None
+        raise InputError(f"the value cannot be checked against the schema: {error}") from None
     if first is None:
         return ""
     more = f" (and {count - 1} more)" if count > 1 else ""
@@ -214,7 +216,7 @@ def _read(
     try:
         return json.loads(text, parse_constant=no_json, parse_int=integer, object_pairs_hook=members)
     except RecursionError:
-        raise ValueError("it is nested too deeply to be read") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def unfenced(text: str) -> str:
@@ -226,7 +228,7 @@ def unfenced(text: str) -> str:
 
 def no_json(word: str) -> Any:
     """Raise `ValueError` for a word that Python's parser takes for a number, such as NaN."""
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,9 +15,7 @@ from magistrate.judges.verdicts import LABELS, check_binary, check_threshold, la
 from magistrate.metrics.jury import Pooling, pooled
 from magistrate.types import HALLUCINATED, Abstention, Claim, Failure, Outcome, Sample, Verdict
 
-NO_MEMBERS = (
-    "does not know whom to ask: jury:members=JUDGE+JUDGE+JUDGE; a judge with options stands in parentheses"
-)
+NO_MEMBERS = "needs members: jury:members=JUDGE+JUDGE+JUDGE; put a judge with options in parentheses"
 MOST_MEMBERS = 20
 
 
@@ -53,18 +51,20 @@ class Jury:
             check_binary(judge.info, "a jury")
         n, names = len(self.members), [judge.info.name for judge in self.members]
         if self.members and not 2 <= n <= MOST_MEMBERS:
-            raise SpecError(f"a jury has 2 to {MOST_MEMBERS} members, got {n}")
+            raise SpecError(f"a jury needs 2 to {MOST_MEMBERS} members, got {n}")
         if len(set(names)) < n:
-            raise SpecError(f"the members of a jury need different names, got {', '.join(names)}")
+            raise SpecError(f"members of a jury need different names, got {', '.join(names)}")
         if self.least < 1 or (self.members and self.least > n):
-            raise SpecError(f"least is 1 to the number of members, {n}; got {self.least}")
+            raise SpecError(f"least must be 1 to the number of members, {n}; got {self.least}")
         if self.weights and (len(self.weights) != n or not all(0 < each < 1e9 for each in self.weights)):
-            raise SpecError(f"weights are positive numbers, one a member ({n}), got {list(self.weights)}")
+            raise SpecError(
+                f"weights must be positive numbers, one for each member ({n}), got {list(self.weights)}"
+            )
 
     @property
     def info(self) -> JudgeInfo:
         if not self.members:
-            summary = "several judges, one score of theirs; those that give no verdict are left out"
+            summary = "combines the scores of several judges; judges without a verdict are left out"
             return JudgeInfo(self.name, summary=summary, labels=LABELS, lacks=NO_MEMBERS)
         infos = [judge.info for judge in self.members]
         names, how = ", ".join(each.name for each in infos), self.aggregate.replace("_", " ")
@@ -72,7 +72,7 @@ class Jury:
             infos,
             name=self.name,
             summary=f"{names}: the {how} of them",
-            long="members that cannot read a sample whole are left out",
+            long="members for which a sample is too long are left out",
         )
         # A field that only some members need is not required: the others can judge without it.
         required = tuple(name for name in info.requires if all(name in each.requires for each in infos))
@@ -129,7 +129,7 @@ class Jury:
         silent = [each for each in said if not isinstance(each, Verdict)]
         n = len(said) - len(silent)
         why = "; ".join(f"{each.judge} {each}" for each in silent)
-        message = f"{n} of {len(said)} members gave a verdict, and least={self.least}: {why}"
+        message = f"{n} of {len(said)} members gave a verdict, but least={self.least}: {why}"
         failed = [each for each in silent if isinstance(each, Failure)]
         if failed:
             return Failure(sample.id, self.name, failed[0].code, message)

@@ -53,7 +53,7 @@ class Likelihood:
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
-            summary="two readings: how much more probable the context makes the output, word by word",
+            summary="two forward passes: how much more probable the context makes each word of the output",
             labels=LABELS,
             threshold=self.threshold,
             reads=READS,
@@ -105,10 +105,10 @@ class Likelihood:
 
     def _told(self, place: Gained) -> str:
         change = self._gain(place)
-        what = "it" if self.unit == "words" else "a token of it, on average,"
+        what = "it" if self.unit == "words" else "its average token"
         factor = math.exp(min(abs(change), STEEPEST))
         times = f"{factor:.1f}" if factor < 100 else "over 100"
-        more = "less probable, by a factor of" if change < 0 else "more probable only by a factor of"
+        more = "less probable, by a factor of" if change < 0 else "only more probable by a factor of"
         return f"the context makes {what} {more} {times} ({change:+.2f} nats)"
 
 
@@ -129,6 +129,6 @@ def heat(output: str, words: Sequence[Gained]) -> dict[str, object]:
 def _explained(found: Gains) -> str:
     losing = found.negative_share
     return (
-        f"With the context a token of the output gains {found.mean:.2f} nats on average; "
-        f"{losing:.0%} of the tokens lose."
+        f"With the context, a token of the output gains {found.mean:.2f} nats on average; {losing:.0%} of "
+        "the tokens lose."
     )

@@ -44,7 +44,9 @@ def weights(without: str = "") -> Weights:
 
     told = tomllib.loads(WEIGHTS.read_text(encoding="utf-8"))
     if without and without not in told["without"]:
-        raise SpecError(f"weights were fitted without {', '.join(told['without'])}; not without {without!r}")
+        raise SpecError(
+            f"there are weights fitted without {', '.join(told['without'])}, but not without {without!r}"
+        )
     mine = told["without"][without] if without else told["all"]
     digest = hashlib.sha256(json.dumps(mine, sort_keys=True).encode()).hexdigest()[:12]
     return Weights(mine["intercept"], mine["weights"], frozenset(mine["trained_on"]), digest)
@@ -75,7 +77,7 @@ class Novelty:
         return JudgeInfo(
             name=self.name,
             version=1,
-            summary="what of the output's wording, numbers, dates and names the context lacks; asks no model",
+            summary="wording, numbers, dates and names of the output that the context lacks; asks no model",
             labels=LABELS,
             direction="minimize",
             threshold=EVEN,
@@ -93,7 +95,7 @@ class Novelty:
         found = read(cut, [*told.of, "quotations"])
         if found["sentence_support"].value is None:
             return Abstention(
-                sample.id, self.name, "uncertain", f"nothing to look up: {found['sentence_support'].reason}"
+                sample.id, self.name, "uncertain", f"nothing to compare: {found['sentence_support'].reason}"
             )
         added = {name: weight * (found[name].value or 0.0) for name, weight in told.of.items()}
         odds = shifted_odds(told.intercept + sum(added.values()), self.base_rate)
@@ -122,10 +124,10 @@ def _explained(label: str, found: Mapping[str, Reading], added: Mapping[str, flo
     weighty = sorted(added, key=lambda name: -added[name])
     reasons = [found[name].reason for name in weighty if added[name] > 0 and found[name].reason][:SAID_MOST]
     if label == HALLUCINATED:
-        return "; ".join(reasons) or "much of its wording is not in the context"
+        return "; ".join(reasons) or "much of the output's wording is not in the context"
     if not reasons:
-        return "its wording, numbers and names are all in the context"
-    return f"too little to call it hallucinated: {'; '.join(reasons)}"
+        return "all wording, numbers and names of the output are in the context"
+    return f"not enough for hallucinated: {'; '.join(reasons)}"
 
 
 def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) -> tuple[Claim, ...]:
@@ -143,7 +145,7 @@ def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) 
             text,
             each.span.start,
             each.span.end,
-            f"no passage of the context holds more than {1 - each.lack:.0%} of its weight",
+            f"no passage of the context contains more than {1 - each.lack:.0%} of its words, by weight",
         )
         for each in weak
     ]
@@ -167,4 +169,4 @@ def _facts(text: str, found: Mapping[str, Reading]) -> list[Claim]:
 def _heat(text: str, covers: tuple[Cover, ...]) -> dict[str, object]:
     """Return a heat map of how little of each sentence is in any one passage of the context."""
     pieces = [[each.span.start, each.span.end, round(each.lack, 4)] for each in covers]
-    return heat_map("held by no one passage", "share of a sentence's words, by weight", text, pieces)
+    return heat_map("not found in any single passage", "share of a sentence's words, by weight", text, pieces)

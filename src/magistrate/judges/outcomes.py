@@ -43,7 +43,7 @@ def sound(outcome: Outcome) -> Outcome:
     """Return a judge's outcome. Raises `InvalidOutput` if it is no outcome or its score is not in [0, 1]."""
     if not isinstance(outcome, Verdict | Failure | Abstention):
         raise InvalidOutput(
-            f"the judge answered {type(outcome).__name__}, not a Verdict, Failure or Abstention", str(outcome)
+            f"the judge returned {type(outcome).__name__}, not a Verdict, Failure or Abstention", str(outcome)
         )
     if isinstance(outcome, Verdict) and not 0 <= outcome.score <= 1:
         raise InvalidOutput(f"the judge's score is {outcome.score}; it must be in [0, 1]", str(outcome))
@@ -71,6 +71,6 @@ async def member_outcome(judge: Judge, sample: Sample, engine: Engine) -> Outcom
     except asyncio.CancelledError:
         if is_cancelled():
             raise
-        return Failure(sample.id, name, "cancelled", "the engine gave the request up")
+        return Failure(sample.id, name, "cancelled", "the engine cancelled the request")
     except Exception as error:
         return Failure(sample.id, name, code_of(error), _logging.error_text(error))

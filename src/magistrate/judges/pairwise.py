@@ -41,9 +41,11 @@ class Pairwise:
 
     def __post_init__(self) -> None:
         if any(line.startswith("===") for line in self.criteria.splitlines()):
-            raise SpecError(f"criteria are a text without lines that begin with ===, got {self.criteria!r}")
+            raise SpecError(
+                f"criteria must be a text without lines that start with ===, got {self.criteria!r}"
+            )
         if "\ue000" in self.criteria:
-            raise SpecError("criteria cannot hold the character U+E000")
+            raise SpecError("criteria cannot contain the character U+E000")
 
     @property
     def info(self) -> JudgeInfo:
@@ -73,7 +75,7 @@ class Pairwise:
         if not _other(sample):
             return Abstention(sample.id, self.name, "missing_input", "the first alternative is blank")
         if _same(sample):
-            because = "both answers are the same, letter for letter"
+            because = "both answers are identical"
             return Verdict(sample.id, self.name, TIE, 0.5, explanation=because, details={"method": "rule"})
         straight, swapped = await gather_or_cancel(
             self._asked(sample, engine, turn) for turn in (False, True)
@@ -89,7 +91,7 @@ class Pairwise:
             "both orders agree"
             if consistent
             else "the orders conflict: "
-            + ", ".join(f"{each['said']} where the {each['first']} stands first" for each in orders)
+            + ", ".join(f"{each['said']} if the {each['first']} comes first" for each in orders)
         )
         return Verdict(
             sample_id=sample.id,

@@ -29,14 +29,14 @@ class Passages:
         if self.tokens < 0:
             raise SpecError(f"tokens must not be negative, got {self.tokens}")
         if not isinstance(self.of, PlansCalls):
-            raise SpecError(f"{self.of.info.name!r} has no plan, so what fits it is not known")
+            raise SpecError(f"{self.of.info.name!r} does not plan its calls, so it is unknown what fits")
 
     @property
     def info(self) -> JudgeInfo:
         return replace(
             self.of.info,
             name=self.name,
-            summary=f"{self.of.info.summary}; on the most relevant passages of a context that does not fit",
+            summary=f"{self.of.info.summary}; uses the most relevant passages of a context that is too long",
             long=f"most relevant passages, {f'{self.tokens} tokens' if self.tokens else 'as many as fit'}",
         )
 
@@ -49,7 +49,7 @@ class Passages:
                 sample.id,
                 self.name,
                 "over_length",
-                "not even one passage of the context fits beside the output; nothing was asked",
+                "not even one passage of the context fits together with the output; the model was not asked",
             )
         outcome = parts.restored(await run_judge(self.of, parts.reduced, engine))
         if not isinstance(outcome, Verdict):

@@ -78,7 +78,7 @@ class ProbeFile(TrainedFile):
     @model_validator(mode="after")
     def _is_whole(self) -> ProbeFile:
         if not len(self.means) == len(self.spreads) == len(self.weights):
-            raise ValueError("means, spreads and weights must be as many")
+            raise ValueError("means, spreads and weights must have the same length")
         if self.layer > self.layers:
             raise ValueError(f"layer {self.layer} of {self.layers}")
         if min(self.spreads) <= 0:
@@ -97,7 +97,7 @@ class ProbeFile(TrainedFile):
         """Return the log odds for a state `[width]` of its layer. Raises `SpecError` for another width."""
         means, spreads, weights = self.arrays
         if state.shape != means.shape:
-            raise SpecError(f"the probe reads states of {means.size} numbers, the model has {state.size}")
+            raise SpecError(f"the probe needs states of {means.size} numbers, but the model has {state.size}")
         return float(((state - means) / spreads) @ weights) + self.intercept
 
     def text(self) -> str:
@@ -127,8 +127,8 @@ def read_probe(folder: Path) -> ProbeFile:
 
 
 NO_FOLDER = (
-    "has no probe to go by: probe:FOLDER, where FOLDER is what 'magistrate train probe --to FOLDER' wrote "
-    "for the model that is asked"
+    "needs a trained probe: probe:FOLDER, where FOLDER was written by 'magistrate train probe --to FOLDER' "
+    "for the same model"
 )
 
 
@@ -155,8 +155,8 @@ class Probe(FolderJudge):
             asked = builtin_prompt("answer").digest
             if self.probe.prompt != asked:
                 raise SpecError(
-                    f"{self.folder} was fitted to states after another prompt ({self.probe.prompt} there, "
-                    f"{asked} here); train it again"
+                    f"{self.folder} was trained with another prompt ({self.probe.prompt}, here {asked}); "
+                    "train it again"
                 )
 
     @cached_property
@@ -174,8 +174,7 @@ class Probe(FolderJudge):
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
-            summary="the model's own hidden states, weighed by a trained probe"
-            + (f": {known.line()}" if known else ""),
+            summary="a trained probe on the model's hidden states" + (f": {known.line()}" if known else ""),
             labels=LABELS,
             threshold=self.threshold,
             reads=READS,
@@ -197,17 +196,21 @@ class Probe(FolderJudge):
         known = self.probe
         if engine.info.fingerprint != known.model.fingerprint:
             raise SpecError(
-                f"fitted to the states of {known.model.name} ({known.model.fingerprint[:12]}), asked on "
-                f"{engine.info.model} ({engine.info.fingerprint[:12]}); train a probe for this model"
+                f"the probe was trained for {known.model.name} ({known.model.fingerprint[:12]}), but the "
+                f"model is {engine.info.model} ({engine.info.fingerprint[:12]}); train a probe for this model"
             )
         answer = await engine.likelihood(
             prompts(sample)[0], sample.output or "", capture=Capture(hidden=True)
         )
         if answer.captured is None:
-            raise SpecError(f"engine {engine.info.name!r} captured nothing, though it says that it can")
+            raise SpecError(
+                f"engine {engine.info.name!r} returned no hidden states, although it declares that it can"
+            )
         states = pooled(answer.captured, known.pooling)
         if len(states) != known.layers + 1:
-            raise SpecError(f"the probe reads a model of {known.layers} layers, this has {len(states) - 1}")
+            raise SpecError(
+                f"the probe needs a model with {known.layers} layers, but this one has {len(states) - 1}"
+            )
         odds = known.log_odds(states[known.layer])
         score = float(expit(odds))
         return Verdict(
@@ -215,6 +218,6 @@ class Probe(FolderJudge):
             judge=self.name,
             label=label_of(score, self.threshold),
             score=score,
-            explanation=f"The states of layer {known.layer} put its log odds at {odds:+.2f}.",
+            explanation=f"From the states of layer {known.layer}, the log odds are {odds:+.2f}.",
             details={"signals": {"probe_log_odds": odds}, "layer": known.layer, "pooling": known.pooling},
         )

@@ -96,22 +96,26 @@ class Answers:
 def check_labels(labels: Sequence[Label]) -> None:
     """Raise `SpecError` for labels that cannot be distinguished, or have invalid scores or answers."""
     if not 2 <= len(labels) <= len(ascii_uppercase):
-        raise SpecError(f"labels must be 2 to {len(ascii_uppercase)}, got {len(labels)}", key=("labels",))
+        raise SpecError(
+            f"there must be 2 to {len(ascii_uppercase)} labels, got {len(labels)}", key=("labels",)
+        )
     names = [label.name for label in labels]
     if len(set(names)) < len(names):
         raise SpecError(f"labels must differ, got {', '.join(names)}", key=("labels",))
     if len({bool(label.answers) for label in labels}) > 1:
-        raise SpecError("either all labels have answers or none has", key=("labels",))
+        raise SpecError("either all labels or none must have answers", key=("labels",))
     for label in labels:
         if not 0 <= label.score <= 1:
             raise SpecError(f"a score must be in [0, 1], got {label.score}", key=("labels", label.name))
         if not all(word.strip() == word and word for word in label.answers):
-            raise SpecError("an answer is empty or has white space around it", key=("labels", label.name))
+            raise SpecError(
+                "an answer must not be empty or have white space around it", key=("labels", label.name)
+            )
     surfaces = [surface for label in labels for surface in label.surfaces]
     if len(set(surfaces)) < len(surfaces):
-        raise SpecError("two answers differ in nothing but their case, or not at all", key=("labels",))
+        raise SpecError("two answers are the same except for their case", key=("labels",))
     if len(labels) == 2 and labels[0].score == labels[1].score:
-        raise SpecError("two labels need different scores, which decide between them", key=("labels",))
+        raise SpecError("two labels need different scores", key=("labels",))
 
 
 async def choose_label(
@@ -133,7 +137,7 @@ def _mean(names: Sequence[str], choices: Sequence[Choice]) -> LabelProbabilities
     if len(given) < len(choices):  # some only named an answer, so all count as votes
         said = Counter(choice.best for choice in choices).most_common(2)
         if len(said) > 1 and said[0][1] == said[1][1]:
-            told = f"asked in another order, the model gives another answer: {said[0][0]} or {said[1][0]}"
+            told = f"the model's answer depends on the order of answers: {said[0][0]} or {said[1][0]}"
             raise InvalidOutput(told)
         return LabelProbabilities(said[0][0], None, None, "label_only")
     shares = {name: sum(each[name] for each in given) / len(given) for name in names}

@@ -35,7 +35,7 @@ class RecordedLogprob:
     def info(self) -> JudgeInfo:
         return JudgeInfo(
             name=self.name,
-            summary="how unsure the generator was, by the log-probabilities that it recorded",
+            summary="how unsure the generator was, from its recorded log-probabilities",
             labels=LABELS,
             threshold=self.threshold,
             reads=("output", KEY),
@@ -59,7 +59,7 @@ class RecordedLogprob:
             score=score,
             explanation=f"A token had {found.mean:.2f} nats on average, perplexity {found.perplexity:.3g}.",
             claims=tuple(
-                unsupported(output, start, end, f"the generator gave it {value:.2f} nats")
+                unsupported(output, start, end, f"its log-probability was {value:.2f} nats")
                 for start, end, value in (found.least_probable(output) if label == HALLUCINATED else ())
             ),
             details={"signals": found.signals(), **_heat(found, output)},

@@ -46,7 +46,7 @@ class Alike:
         """Return the normalized expected text. Raises `InputError` if it is empty."""
         left = self.normalized(sample.expected or "")
         if not left:
-            raise InputError("nothing is left of the expected text once what is ignored is taken away")
+            raise InputError("the expected text is empty after the ignored characters are removed")
         return left
 
 
@@ -101,7 +101,7 @@ class Bleu:
     @property
     def info(self) -> JudgeInfo:
         return reference_info(
-            self.name, "BLEU of the output against the expected text", threshold=self.threshold
+            self.name, "BLEU of the output with the expected text as reference", threshold=self.threshold
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -130,12 +130,14 @@ class Chrf:
         if self.beta < 0 or self.word_order < 0:
             raise SpecError("beta and word_order must not be negative")
         if self.word_order > LONGEST_RUN:
-            raise SpecError(f"word_order is at most {LONGEST_RUN}: every run of words is kept in memory")
+            raise SpecError(
+                f"word_order must be at most {LONGEST_RUN}, because all word sequences are kept in memory"
+            )
 
     @property
     def info(self) -> JudgeInfo:
         return reference_info(
-            self.name, "chrF of the output against the expected text", threshold=self.threshold
+            self.name, "chrF of the output with the expected text as reference", threshold=self.threshold
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -172,7 +174,9 @@ class Rouge:
     @property
     def info(self) -> JudgeInfo:
         return reference_info(
-            self.name, f"{self.of} of the output against the expected text", threshold=self.threshold
+            self.name,
+            f"{self.of} of the output with the expected text as reference",
+            threshold=self.threshold,
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -226,7 +230,7 @@ class Exact(Alike):
         if self.normalized(output) == self.wanted(sample):
             return matched(sample, self.name, 1.0, "it is the expected text")
         near = ANYTHING.normalized(output) == ANYTHING.normalized(expected) != ""
-        hint = "; see ignore_case and its like" if near else ""
+        hint = "; see ignore_case and similar options" if near else ""
         return matched(sample, self.name, 0.0, f"it is not the expected text{hint}")
 
 
@@ -238,11 +242,11 @@ class Contains(Alike):
 
     @property
     def info(self) -> JudgeInfo:
-        return reference_info(self.name, "the expected text stands in the output")
+        return reference_info(self.name, "the output contains the expected text")
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         there = self.wanted(sample) in self.normalized(sample.output or "")
-        told = "the expected text stands in it" if there else "the expected text does not stand in it"
+        told = "it contains the expected text" if there else "it does not contain the expected text"
         return matched(sample, self.name, float(there), told)
 
 
@@ -267,15 +271,15 @@ class Regex:
 
     @property
     def info(self) -> JudgeInfo:
-        info = reference_info(self.name, "a regular expression is found in the output")
+        info = reference_info(self.name, "the output matches a regular expression")
         return replace(info, reads=("output",), requires=()) if self.pattern else info
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         pattern = compiled_pattern(self.pattern or sample.expected or "", ignore_case=self.ignore_case)
         found = searched(pattern, sample.output or "", whole=self.whole)
         if found is None:
-            return matched(sample, self.name, 0.0, "the pattern is not in it")
-        return matched(sample, self.name, 1.0, "the pattern is in it", found=list(found.span()))
+            return matched(sample, self.name, 0.0, "the pattern does not match")
+        return matched(sample, self.name, 1.0, "the pattern matches", found=list(found.span()))
 
 
 @dataclass(frozen=True)
@@ -294,7 +298,7 @@ class Levenshtein(Alike):
     @property
     def info(self) -> JudgeInfo:
         return reference_info(
-            self.name, "few edits lead from the output to the expected text", threshold=self.threshold
+            self.name, "the output differs from the expected text by few edits", threshold=self.threshold
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:

@@ -60,7 +60,7 @@ def judge(spec: str | Judge, engines: Engines = NO_ENGINES, *, outside: bool = F
     """
     if not isinstance(spec, str):
         if isinstance(spec, type) or not hasattr(spec, "judge") or not hasattr(spec, "info"):
-            raise SpecError(f"a judge is a name or an object such as Hallucination(), got {spec!r}")
+            raise SpecError(f"a judge must be a name or an object such as Hallucination(), got {spec!r}")
         return spec
     name, colon, options = spec.partition(":")
     name, _, version = name.partition("@")
@@ -72,7 +72,7 @@ def judge(spec: str | Judge, engines: Engines = NO_ENGINES, *, outside: bool = F
             return _set(_from_file(name), name, spec, options if colon else None, engines, outside)
     found = _set(_installed(name), name, spec, options if colon else None, engines, outside)
     if version and version != str(found.info.version):
-        raise SpecError(f"{name!r} is version {found.info.version} here, not {version!r}")
+        raise SpecError(f"version {version!r} of {name!r} is not installed; installed: {found.info.version}")
     return found
 
 
@@ -87,7 +87,7 @@ def _set(known: Any, name: str, spec: str, options: str | None, engines: Engines
         raise SpecError(f"an option is set twice in {spec!r}")
     shown = known.info.name if not isinstance(known, type) else name
     if outside and "name" in given:
-        raise OptionPolicyError("a judge keeps its name: 'name' is not set from outside")
+        raise OptionPolicyError("the option 'name' of a judge cannot be set")
     named = options if outside else _named(options, bare)  # shortening a path would touch the file system
     return _build(known, shown, {"name": f"{shown}:{named}", **given}, engines, outside)
 
@@ -200,9 +200,9 @@ def _installed(name: str) -> Any:
     known = judge_entries()
     if name not in known:
         file = Path(f"{name}.yaml")
-        hint = f"; there is a file, write {file.name}" if file.name == str(file) and file.is_file() else ""
+        hint = f"; there is a file: use {file.name}" if file.name == str(file) and file.is_file() else ""
         if fitting := kinds_of(Path(name).expanduser()):
-            hint = f"; there is a folder, write {' or '.join(f'{kind}:{name}' for kind in fitting)}"
+            hint = f"; there is a folder: use {' or '.join(f'{kind}:{name}' for kind in fitting)}"
         raise SpecError(unknown("judge", name, list(known)) + hint)
     try:
         return known[name].load()
@@ -242,7 +242,7 @@ def _split(text: str, at: str) -> list[str]:
         else:
             found[-1] += piece
     if depth:
-        raise SpecError(f"a parenthesis is open or closed once too often in {text!r}")
+        raise SpecError(f"unbalanced parentheses in {text!r}")
     return found
 
 
@@ -269,12 +269,12 @@ def calibrated(
         wanted = read_calibration(file).judge.words
         if wanted not in asked:
             raise SpecError(
-                f"{file} was made for the judge {wanted}; asked are: {', '.join(asked)}. "
-                "Name its judge: --judge"
+                f"{file} was made for the judge {wanted}, but the judges are: {', '.join(asked)}. Choose "
+                "that judge: --judge"
             )
         at = asked.index(wanted)
         if made[at] != words[at]:
-            raise SpecError(f"two calibrations are of the same judge, {wanted}; give one of them")
+            raise SpecError(f"two calibrations are for the same judge, {wanted}; give only one")
         made[at] = f"calibrated:of={_enclosed(words[at])},file={_enclosed(str(file))}"
     return made
 
@@ -302,7 +302,7 @@ def _option(spec: str, word: str, bare: str | None) -> tuple[str, str]:
         return bare, found[1]
     key, equals, value = word.partition("=")
     if not equals or not key.strip():
-        raise SpecError(f"options of a judge are written NAME:key=value,key=value; got {spec!r}")
+        raise SpecError(f"write options of a judge as NAME:key=value,key=value; got {spec!r}")
     return key.strip(), value.strip()
 
 
@@ -325,7 +325,7 @@ def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines, o
         return made
     missing = [name for name, field in fields.items() if default(field) is dataclasses.MISSING]
     if unset := [each for each in missing if each not in values]:
-        raise SpecError(f"judge {name!r} needs an option {unset[0]!r}: {name}:{unset[0]}=…")
+        raise SpecError(f"judge {name!r} needs the option {unset[0]!r}: {name}:{unset[0]}=…")
     built: Judge = kind(**values)
     if isinstance(built, MadeOfJudges):
         built = built.with_parts(lambda words: judge(words, engines))
@@ -396,8 +396,8 @@ def tuned_for(judges: Sequence[Judge]) -> str | None:
             for name, of in wanted.items()
         )
         raise SpecError(
-            f"these judges ask different models ({listed}). Judge one after the other, or name one model "
-            "for all of them: --model NAME"
+            f"these judges need different models ({listed}). Run them separately, or choose one model for "
+            "all: --model NAME"
         )
     return next(iter(models), "") or None
 
@@ -406,7 +406,7 @@ def warn_unasked(judges: Sequence[Judge], model: object) -> None:
     """Warn if a model was named but all judges run on code without it."""
     if model not in (None, NONE) and asks_none(judges):
         names = ", ".join(judge.info.name for judge in judges)
-        told = f"no model is asked: {names} decides by code; to ask the model name a judge that does"
+        told = f"{names} needs no model; to use the model, choose a judge that asks one"
         warnings.warn(f"{told}, such as judge='faithfulness'", UserWarning, stacklevel=2)
 
 
@@ -428,13 +428,13 @@ def _folder(kind: type[FolderJudge] | FolderJudge, name: str, folder: Path) -> P
     name = name.partition(":")[0]
     path = folder.expanduser().absolute()
     if not path.is_dir():
-        found = "is a file" if path.exists() else "is not there"
-        raise SpecError(f"judge {name!r} lies in a folder, and {path} {found}; write {name}:FOLDER")
+        found = "is a file" if path.exists() else "does not exist"
+        raise SpecError(f"judge {name!r} needs a folder, but {path} {found}; use {name}:FOLDER")
     wanted = kind.FOLDER_FILE
     if wanted is not None and not (path / wanted).is_file():
         others = [f"{other}:{folder}" for other in kinds_of(path)]
-        hint = f"; what it holds is {' or '.join(others)}" if others else ""
-        raise SpecError(f"{path} is no folder of a {name}: it has no {wanted}{hint}")
+        hint = f"; it is a folder of {' or '.join(others)}" if others else ""
+        raise SpecError(f"{path} is not the folder of a {name}: it has no {wanted}{hint}")
     return path
 
 
@@ -499,7 +499,7 @@ TEXTS = ("flag", "kinds", "language", "negative", "pattern", "personas", "positi
 """Options that are words or patterns and are never opened; those of other names may be files."""
 
 LARGEST = 10_000
-"""The largest whole number that may be set: some say how often a model is asked."""
+"""The largest whole number that may be set, because some options are numbers of model calls."""
 
 
 class OptionPolicyError(InputError):
@@ -511,15 +511,17 @@ def check_option(judge: str, option: str, hint: Any) -> None:
     for kind in _kinds(hint):
         if kind not in HARMLESS and not (kind is str and option in TEXTS):
             raise OptionPolicyError(
-                f"option {option!r} of judge {judge!r} is not set from outside: it could name a file, a "
-                "folder or a model of this machine; it can be set on its command line and in run files"
+                f"option {option!r} of judge {judge!r} cannot be set remotely, because it could name a file, "
+                "a folder or a model on this machine; set it on the command line or in a run file"
             )
 
 
 def check_amount(judge: str, option: str, value: Any) -> None:
     """Raise `OptionPolicyError` for an integer that is too large."""
     if isinstance(value, int) and abs(value) > LARGEST:
-        raise OptionPolicyError(f"option {option!r} of judge {judge!r} is at most {LARGEST:,} from outside")
+        raise OptionPolicyError(
+            f"option {option!r} of judge {judge!r} can be set remotely to at most {LARGEST:,}"
+        )
 
 
 def _kinds(hint: Any) -> Iterator[Any]:

@@ -44,8 +44,8 @@ def check_flag(flag: Collection[str]) -> None:
     """Raise `SpecError` for an empty flag or an unknown kind of claim."""
     if not flag or not set(flag) <= set(KINDS):
         raise SpecError(
-            f"flag takes kinds of claims, at least one of {', '.join(KINDS)}; "
-            f"got {', '.join(sorted(flag)) or 'none'}"
+            f"flag must be kinds of claims, at least one of {', '.join(KINDS)}; got "
+            f"{', '.join(sorted(flag)) or 'none'}"
         )
 
 
@@ -171,8 +171,8 @@ class Rubric:
         check_flag(self.flag)
         if not (0 <= self.least <= self.most and 1 <= self.most <= 20 and self.reasoning_tokens >= 1):
             raise SpecError(
-                "claims are least to most, most 1 to 20, and reasoning_tokens at least 1; got "
-                f"{self.least}, {self.most} and {self.reasoning_tokens}"
+                "the number of claims must be least to most, with most 1 to 20, and reasoning_tokens at "
+                f"least 1; got {self.least}, {self.most} and {self.reasoning_tokens}"
             )
         if not self.kinds or not all(self.kinds) or len(set(self.kinds)) < len(self.kinds):
             raise SpecError(f"kinds must be different words, at least one, got {list(self.kinds)}")
@@ -188,7 +188,7 @@ class Rubric:
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
-            summary="reasons freely, then claims with quotes from output and context; their kinds decide",
+            summary="free reasoning, then claims with quotes from output and context; their kinds decide",
             labels=LABELS,
             reads=READS,
             requires=("context", "output"),

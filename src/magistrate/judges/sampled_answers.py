@@ -16,7 +16,7 @@ from magistrate.types import Prompt, Sample
 
 Given = Literal["present", "absent"]
 
-NO_ANSWERS = "there are no alternatives, and no input or context from which to draw any"
+NO_ANSWERS = "there are no alternatives, and no input or context to generate them from"
 
 YES, NO = "yes", "no"
 ENTAILS = (Label(YES, 0.0, answers=("Yes",)), Label(NO, 1.0, answers=("No",)))
@@ -62,7 +62,7 @@ class Draws:
     def check(self, role: str) -> None:
         """Raise `SpecError` for invalid settings, and for a temperature at which all answers are equal."""
         if self.n and not self.temperature > 0:
-            raise SpecError(f"at temperature {self.temperature:g} all answers are the same one")
+            raise SpecError(f"at temperature {self.temperature:g}, all answers would be the same")
         seeds(self.n, self.tokens, self.temperature, self.seed)
         if self.generator is not None:
             require(self.generator.info, frozenset({"generate"}), role)

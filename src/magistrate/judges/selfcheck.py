@@ -79,7 +79,7 @@ class SelfCheck:
         return JudgeInfo(
             name=self.name,
             version=builtin_prompt("entails").version,
-            summary="every sentence against other answers of the generator to the same input",
+            summary="compares each sentence with other answers of the generator to the same input",
             labels=LABELS,
             threshold=self.threshold,
             reads=("input", "context", "messages", "output", "alternatives"),
@@ -113,12 +113,12 @@ class SelfCheck:
             return Abstention(sample.id, self.name, "missing_input", NO_ANSWERS)
         spoken = self._sentences(sample)
         if not spoken:
-            message = "the output has no words that other answers could bear out"
+            message = "the output has no words that other answers could support"
             return Abstention(sample.id, self.name, "uncertain", message)
         if own:
             answers = await self._draws.draw(sample, engine)
         if not answers:
-            message = f"all {self.n} answers that were drawn are blank"
+            message = f"all {self.n} generated answers are blank"
             return Abstention(sample.id, self.name, "uncertain", message)
         if self.check == "ask":
             scores = await gather_or_cancel(self._asked(text, answers, sample, engine) for _, text in spoken)
@@ -147,13 +147,13 @@ class SelfCheck:
             judge=self.name,
             label=label,
             score=score,
-            explanation=f"{len(flagged)} of {len(scores)} sentences are not borne out by {n} other answers",
+            explanation=f"{len(flagged)} of {len(scores)} sentences are not supported by {n} other answers",
             claims=tuple(
                 unsupported(
                     output,
                     spoken[at][0].start,
                     spoken[at][0].end,
-                    f"not borne out by {n} other answers: score {scores[at]:.2f}",
+                    f"not supported by {n} other answers: score {scores[at]:.2f}",
                 )
                 for at in flagged
             ),
@@ -164,7 +164,7 @@ class SelfCheck:
                 "answers": answers,
                 "drawn": own,
                 "heat": heat_map(
-                    "how little other answers bear a sentence out",
+                    "how little other answers support a sentence",
                     "share",
                     output,
                     [

@@ -71,7 +71,8 @@ class SemanticEntropy:
         return JudgeInfo(
             name=self.name,
             version=builtin_prompt("entails").version,
-            summary="how many meanings other answers of the generator have, and if the output's is theirs",
+            summary="how many different meanings other answers of the generator have, and whether the output "
+            "shares one",
             labels=LABELS,
             threshold=self.threshold,
             reads=("input", "context", "messages", "output", "alternatives"),
@@ -101,7 +102,7 @@ class SemanticEntropy:
         if own:
             answers = await self._draws.draw(sample, engine)
         if len(answers) < LEAST:
-            message = f"the entropy of {len(answers)} answers says nothing; there must be at least {LEAST}"
+            message = f"{len(answers)} answers are too few for an entropy; at least {LEAST} are needed"
             return Abstention(sample.id, self.name, "uncertain", message)
         groups: list[list[int]] = []
         for number, answer in enumerate(answers):
@@ -148,7 +149,7 @@ class SemanticEntropy:
         meanings = "one meaning" if len(groups) == 1 else f"{len(groups)} meanings"
         explanation = f"{len(answers)} other answers have {meanings}; {held}"
         if at is None and score < self.threshold:
-            message = f"{explanation}, so that their entropy says nothing of it; see score=outside"
+            message = f"{explanation}, so their entropy says nothing about it; see score=outside"
             return Abstention(sample.id, self.name, "uncertain", message)
         return Verdict(
             sample_id=sample.id,

@@ -54,7 +54,7 @@ class Sentences:
         return replace(
             self.of.info,
             name=self.name,
-            summary=f"every sentence by another judge; one score of theirs ({self.aggregate})",
+            summary=f"judges each sentence with another judge and combines the scores ({self.aggregate})",
             labels=LABELS,
             direction="minimize",
             threshold=self.threshold,

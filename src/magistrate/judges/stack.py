@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from magistrate.judges.stack_folder import StackFile
 
 NO_FOLDER = (
-    "has no folder to go by: stack:FOLDER, where FOLDER is what "
-    "'magistrate train stack --data LABELLED --of PART --of PART --to FOLDER' wrote"
+    "needs a trained stack: stack:FOLDER, where FOLDER was written by 'magistrate train stack --data "
+    "LABELLED --of PART --of PART --to FOLDER'"
 )
 THRESHOLD = 0.5
 TOLD = 3  # contributions named in an explanation
@@ -89,7 +89,7 @@ class Stack(FolderJudge):
     @property
     def info(self) -> JudgeInfo:
         if self.folder is None:
-            summary = "signals and judges, weighed against each other on labels"
+            summary = "signals and judges, with weights learnt from labels"
             return JudgeInfo(self.name, summary=summary, labels=LABELS, lacks=NO_FOLDER)
         told = self.file
         infos = [judge.info for judge in self._judges]
@@ -98,7 +98,7 @@ class Stack(FolderJudge):
         found = composite_info(
             infos,
             name=self.name,
-            summary=f"{', '.join(part.name for part in told.parts)}, weighed against each other on labels",
+            summary=f"{', '.join(part.name for part in told.parts)}, with weights learnt from labels",
             long=next((info.long for info in infos if info.kind == "llm"), infos[0].long),
         )
         return replace(
@@ -139,7 +139,7 @@ class Stack(FolderJudge):
         if self.parts is not None:
             return self.parts
         if any(part.kind == "judge" for part in self.file.parts):
-            raise SpecError(f"a stack is made by its name: magistrate.judge(judge='stack:{self.folder}', …)")
+            raise SpecError(f"create a stack by its name: magistrate.judge(judge='stack:{self.folder}', …)")
         return ()
 
     def _readings(self, sample: Sample) -> Mapping[str, Reading]:
@@ -209,7 +209,7 @@ def explained(added: Mapping[str, float], values: Mapping[str, float | None]) ->
     order = sorted(added, key=lambda name: -abs(added[name]))
     told = [name for name in order[:TOLD] if abs(added[name]) >= SMALL]
     if not told:
-        return "no part of the stack says much either way"
+        return "no part of the stack clearly points to either label"
     words = [
         f"{name} ({values[name]:.2f}) speaks {'for' if added[name] < 0 else 'against'} the output "
         f"({added[name]:+.1f} log odds)"
@@ -221,14 +221,14 @@ def explained(added: Mapping[str, float], values: Mapping[str, float | None]) ->
 def _too_far(told: StackFile, values: Mapping[str, float | None], far: float) -> str:
     """Explain why a sample is too far off, with the parts outside the range of the training samples."""
     beyond = [
-        f"{part.name} is {value:.3f}, and was {part.low:.3f} to {part.high:.3f}"
+        f"{part.name} is {value:.3f}; in training it was {part.low:.3f} to {part.high:.3f}"
         for part in told.parts
         if (value := values[part.name]) is not None and not part.low <= value <= part.high
     ]
-    why = "; ".join(beyond) or "no single part is out of its range, but they do not go together"
+    why = "; ".join(beyond) or "each part is in its range, but the combination is unusual"
     return (
-        f"too far from what the stack was trained on: distance {far:.1f}, the limit is {told.limit:.1f} "
-        f"({why}). To judge it all the same: outside=judge"
+        f"too different from the training data of the stack: distance {far:.1f}, limit {told.limit:.1f} "
+        f"({why}). To judge it anyway: outside=judge"
     )
 
 
@@ -264,6 +264,6 @@ def _check(told: StackFile, judges: Sequence[Judge], folder: Path) -> None:
         )
         if differing := [f"{what} {then!r} there, {now!r} here" for what, then, now in pairs if then != now]:
             raise SpecError(
-                f"the stack in {folder} was fitted to another {part.name!r}: {'; '.join(differing)}. "
+                f"the stack in {folder} was trained with another {part.name!r}: {'; '.join(differing)}. "
                 "Train it again"
             )

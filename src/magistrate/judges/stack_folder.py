@@ -148,7 +148,7 @@ class StackFile(TrainedFile):
     def _is_whole(self) -> StackFile:
         k = len(self.parts)
         if len(self.metric) != k or any(len(row) != k for row in self.metric):
-            raise ValueError(f"metric must have {k} rows of {k} numbers, as many as parts")
+            raise ValueError(f"metric must have {k} rows of {k} numbers, one for each part")
         if len({part.name for part in self.parts}) < k:
             raise ValueError("two parts have the same name")
         return self

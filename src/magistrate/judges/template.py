@@ -105,10 +105,10 @@ class PromptTemplate:
         before, *sections = HEADER.split(rendered)
         if sections and before.strip():
             raise SpecError(
-                f"prompt {self.name!r} has text before its first section; begin it with a line '=== system'"
+                f"prompt {self.name!r} has text before its first section; start it with a line '=== system'"
             )
         if not sections:
-            raise SpecError(f"prompt {self.name!r} has no section; begin one with a line '=== user'")
+            raise SpecError(f"prompt {self.name!r} has no section; start one with a line '=== user'")
         return Prompt(
             tuple(
                 Message(role, _parts(text.strip(), data))  # type: ignore[arg-type]
@@ -134,14 +134,14 @@ def builtin_prompt(name: str) -> PromptTemplate:
     first, _, source = text.partition("\n")
     key, _, version = first.partition(":")
     if key != "version" or not version.strip().isdigit():
-        raise SpecError(f"prompt {name!r} must begin with a line like 'version: 1', got {first!r}")
+        raise SpecError(f"prompt {name!r} must start with a line like 'version: 1', got {first!r}")
     return PromptTemplate(name, int(version), source)
 
 
 def written_freely(written: Generation, shape: Constraint) -> Any:
     """Parse unconstrained text as if it followed `shape`. Raises `InvalidOutput` if it does not."""
     if written.finish == "length":
-        raise InvalidOutput("the answer was cut off where its tokens ran out", written.text)
+        raise InvalidOutput("the answer was cut off at the token limit", written.text)
     return shape.parse(written.text.strip())
 
 

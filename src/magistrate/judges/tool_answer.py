@@ -20,7 +20,7 @@ from magistrate.judges.tool_calls import (
 from magistrate.judges.verdicts import check_binary
 from magistrate.types import Abstention, Claim, Outcome, Sample, Turn, Verdict
 
-NO_RESULTS = "no tool has answered before the output, and the sample has no context"
+NO_RESULTS = "there is no tool answer before the output, and the sample has no context"
 
 
 def info_by(of: JudgeInfo, name: str, summary: str) -> JudgeInfo:
@@ -54,7 +54,7 @@ class ToolAnswer:
 
     @property
     def info(self) -> JudgeInfo:
-        return info_by(self.of.info, self.name, "the answer against what tools answered")
+        return info_by(self.of.info, self.name, "compares the answer with the answers of tools")
 
     def plan(self, sample: Sample) -> list[Call]:
         """Return the calls of `of` for the sample with its results; empty if it cannot be judged."""
@@ -81,11 +81,14 @@ class ToolAnswer:
         output = sample.output or ""
         if is_json(output):
             return Abstention(
-                sample.id, self.name, "uncertain", "the output is bare JSON, which no judge of prose reads"
+                sample.id,
+                self.name,
+                "uncertain",
+                "the output is only JSON, which a judge of prose cannot read",
             )
         if problem := unreadable(output):
             return Abstention(
-                sample.id, self.name, "uncertain", f"the output {problem}, which no judge of prose reads"
+                sample.id, self.name, "uncertain", f"the output {problem}, which a judge of prose cannot read"
             )
         return observed(sample, events, output, self.name)
 
@@ -97,7 +100,7 @@ def observed(sample: Sample, events: list[Event], output: str, name: str) -> Sam
         return Abstention(sample.id, name, "no_context", NO_RESULTS)
     for number, text in enumerate(sources, 1):
         if problem := unreadable(text):
-            told = f"source {number} of {len(sources)} {problem}, which no judge of prose reads"
+            told = f"source {number} of {len(sources)} {problem}, which a judge of prose cannot read"
             return Abstention(sample.id, name, "uncertain", told)
     said = tuple(
         Turn(each.role, each.text)

@@ -36,7 +36,7 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome,
 MOST_LEAVES = 1000
 DEEPEST = 32  # nesting depth
 TOLD = (Label(FAITHFUL, 0.0, answers=("Yes",)), Label(HALLUCINATED, 1.0, answers=("No",)))
-NO_LEAVES = "no call has an argument whose value could be traced: texts and numbers are"
+NO_LEAVES = "no call has an argument that can be traced; only texts and numbers can"
 TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d):(\d\d)(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?")
 MOST_DIGITS = 15
 DIGITS = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
@@ -82,8 +82,8 @@ class ToolArguments:
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
-            summary="every value that a tool is called with was said before"
-            + ("; a model is asked of the rest" if self.ask else ""),
+            summary="every argument value of a tool call occurs earlier in the conversation"
+            + ("; a model checks the rest" if self.ask else ""),
             labels=LABELS,
             reads=("context", *THE_READ, "tools", "tool_calls"),
             requires=(),
@@ -115,7 +115,7 @@ class ToolArguments:
         if not calls:
             return Abstention(sample.id, self.name, "missing_input", NO_CALLS)
         if broken := [call for call in calls if call.problem]:
-            told = f"call {broken[0].number}: {broken[0].problem}, so that nothing can be traced"
+            told = f"call {broken[0].number}: {broken[0].problem}, so nothing can be traced"
             return Abstention(sample.id, self.name, "uncertain", told)
         if _too_many(events):
             told = f"the calls have more than {MOST_LEAVES:,} values"
@@ -142,7 +142,7 @@ class ToolArguments:
             if source is None:
                 claims.append(_claim(leaf, share, sample.output or ""))
         first = f"; the first: {claims[0].reasoning.partition(': ')[0]}" if claims else ""
-        told = f"{len(claims)} of {len(leaves)} values of {len(calls)} calls were said nowhere{first}"
+        told = f"{len(claims)} of {len(leaves)} values of {len(calls)} calls occur nowhere before{first}"
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
@@ -168,7 +168,7 @@ class ToolArguments:
 def _claim(leaf: Leaf, share: float | None, output: str) -> Claim:
     start = output.find(leaf.text)
     place = Span(start, start + len(leaf.text)) if start >= 0 else Span(0, 0)
-    told = f"call {leaf.call}, {leaf.tool}, {leaf.path}: no source says it"
+    told = f"call {leaf.call}, {leaf.tool}, {leaf.path}: not in any source"
     return Claim("unsupported", place, reasoning=told, probability=share, output_text=leaf.text)
 
 

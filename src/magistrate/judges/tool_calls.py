@@ -71,7 +71,7 @@ def events_of(sample: Sample) -> list[Event]:
     if isinstance(raw, list | tuple) and raw:
         for number, message in enumerate(raw, 1):
             if not isinstance(message, Mapping):
-                raise UnreadableMessages(f"message {number} in the metadata is no object")
+                raise UnreadableMessages(f"message {number} in the metadata is not an object")
             found += _of_message(message, number)
     else:
         for turn in sample.messages:
@@ -162,11 +162,11 @@ def _of_message(message: Mapping[str, Any], number: int) -> Iterator[Event]:
             elif _kind(part) in RESULTS:
                 yield Result(_result(part))
             elif not isinstance(part.get("text"), str | None):
-                raise UnreadableMessages(f"{where} in the metadata holds a text that is none")
+                raise UnreadableMessages(f"{where} in the metadata has a text that is not a string")
             elif isinstance(text := part.get("content") if part.get("text") is None else part["text"], str):
                 yield Said(role, text)
         elif part is not None:
-            raise UnreadableMessages(f"{where} in the metadata holds neither text nor calls")
+            raise UnreadableMessages(f"{where} in the metadata has neither text nor calls")
     if message.get("tool_calls") is not None:
         yield from _calls(message["tool_calls"], where)
     if message.get("function_call") is not None:
@@ -191,7 +191,7 @@ def _calls(given: Any, where: str) -> Iterator[ToolCall]:
     if isinstance(given, Mapping):
         given = [given]
     if not isinstance(given, list | tuple):
-        raise UnreadableMessages(f"{where}: its tool calls are no list")
+        raise UnreadableMessages(f"{where}: tool calls must be a list")
     for each in given:
         inner = each.get("function", each) if isinstance(each, Mapping) else None
         if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
@@ -209,7 +209,7 @@ def _arguments(given: Any) -> tuple[Mapping[str, Any], str]:
             given = json.loads(given, parse_constant=no_json, object_pairs_hook=unique)
         except (ValueError, RecursionError) as error:
             return {}, f"its arguments are not JSON: {error}"
-    return (given, "") if isinstance(given, Mapping) else ({}, "its arguments are no JSON object")
+    return (given, "") if isinstance(given, Mapping) else ({}, "its arguments are not a JSON object")
 
 
 # --- text that judges of prose can read ------------------------------------------------------------
@@ -263,5 +263,5 @@ def unreadable(text: str) -> str:
     if is_json(stripped):
         return ""
     if _BEGUN.match(stripped):
-        return "begins like JSON and is none"
+        return "starts like JSON but is not valid"
     return "is program code" if is_code(stripped) else ""

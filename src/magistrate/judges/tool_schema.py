@@ -12,11 +12,8 @@ from magistrate.judges.json_valid import INVALID, VALID, first_problem, schema_v
 from magistrate.judges.tool_calls import THE_READ, ToolCall, UnreadableMessages, calls_of, events_of, tools_of
 from magistrate.types import Abstention, Outcome, Sample, Verdict
 
-NO_TOOLS = (
-    "the sample does not say which tools there were: give their declarations, names with JSON Schemas, as "
-    "'tools' in its metadata"
-)
-NO_CALLS = "the sample has no tool calls, in its messages or as 'tool_calls' in its metadata"
+NO_TOOLS = "the sample does not declare its tools: give names with JSON Schemas as 'tools' in its metadata"
+NO_CALLS = "the sample has no tool calls, neither in its messages nor as 'tool_calls' in its metadata"
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class ToolSchema:
     def info(self) -> JudgeInfo:
         return JudgeInfo(
             name=self.name,
-            summary="every tool call names a declared tool, with arguments that its JSON Schema allows",
+            summary="every tool call uses a declared tool, with arguments that fit its JSON Schema",
             labels=(VALID, INVALID),
             direction="maximize",
             threshold=1.0,
@@ -60,7 +57,9 @@ class ToolSchema:
             judge=self.name,
             label=INVALID if wrong else VALID,
             score=1 - len(wrong) / len(calls),
-            explanation=f"{first}{more}" if wrong else f"all {len(calls)} calls fit their tools",
+            explanation=f"{first}{more}"
+            if wrong
+            else f"all {len(calls)} calls fit the declarations of their tools",
             details={
                 "calls": [
                     {"call": call.number, "tool": call.name, "problem": problem or None}

@@ -55,7 +55,7 @@ class Trajectory:
     @property
     def info(self) -> JudgeInfo:
         return info_by(
-            self.of.info, self.name, "the first step that what tools had answered does not support"
+            self.of.info, self.name, "the first step that the tools' earlier answers do not support"
         )
 
     def plan(self, sample: Sample) -> list[Call]:
@@ -106,7 +106,7 @@ class Trajectory:
         self, sample: Sample, step: Step, found: Verdict, told: list[dict[str, Any]], passed: int
     ) -> Verdict:
         """Return the verdict for the first unsupported step."""
-        text, why = step.said.text, found.explanation or "not supported by what tools had answered"
+        text, why = step.said.text, found.explanation or "not supported by the tools' earlier answers"
         place = Span(0, len(text)) if step.said.final else Span(0, 0)
         claim = Claim(
             "unsupported",
@@ -143,8 +143,8 @@ class Trajectory:
             before.append(event)
 
     def _seen(self, sample: Sample, before: list[Event], text: str) -> Sample | Abstention:
-        problem = "is bare JSON" if is_json(text) else unreadable(text)
+        problem = "is only JSON" if is_json(text) else unreadable(text)
         if problem:
-            told = f"a step {problem}, which no judge of prose reads"
+            told = f"a step {problem}, which a judge of prose cannot read"
             return Abstention(sample.id, self.name, "uncertain", told)
         return observed(sample, before, text, self.name)

@@ -61,6 +61,6 @@ def check_binary(info: JudgeInfo, who: str) -> None:
     """Raise `SpecError` for a judge whose labels are not faithful and hallucinated."""
     if set(info.labels) != {FAITHFUL, HALLUCINATED}:
         raise SpecError(
-            f"{who} takes a judge that says {FAITHFUL!r} or {HALLUCINATED!r}; {info.name!r} says "
-            f"{', '.join(info.labels) or 'nothing of it'}"
+            f"{who} needs a judge with the labels {FAITHFUL!r} and {HALLUCINATED!r}; {info.name!r} has "
+            f"{', '.join(info.labels) or 'none'}"
         )

@@ -42,7 +42,7 @@ class Windows:
         if min(self.tokens, self.overlap) < 0:
             raise SpecError(f"tokens and overlap must not be negative, got {self.tokens} and {self.overlap}")
         if not isinstance(self.of, PlansCalls):
-            raise SpecError(f"{self.of.info.name!r} has no plan, so what fits it is not known")
+            raise SpecError(f"{self.of.info.name!r} does not plan its calls, so it is unknown what fits")
         if self.aggregate in ("mean", "noisy_or"):
             check_binary(self.of.info, f"aggregate={self.aggregate}")
 
@@ -52,7 +52,7 @@ class Windows:
             self.of.info,
             name=self.name,
             calibrated_on=None,
-            summary=f"{self.of.info.summary}; over windows of a context that does not fit",
+            summary=f"{self.of.info.summary}; uses windows over a context that is too long",
             long=f"windows {f'of {self.tokens} tokens' if self.tokens else 'that fit'}, {self.aggregate}",
         )
 
@@ -64,7 +64,7 @@ class Windows:
             return Abstention(sample.id, self.name, "over_length", f"even without its context {short}")
         windows = await self._cut(sample, units(sample.context, self.language), engine)
         if windows is None:
-            message = "beside the output there is no room for any context; nothing was asked"
+            message = "the output leaves no room for any context; the model was not asked"
             return Abstention(sample.id, self.name, "over_length", message)
         outcomes = await gather_or_cancel(run_judge(self.of, each.reduced, engine) for each in windows)
         for outcome in outcomes:

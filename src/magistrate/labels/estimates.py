@@ -65,7 +65,7 @@ class Progress:
         if self.share.low is None:
             return f"{told} ({self.share.undefined})"
         if self.more == 0:
-            return f"{told}; the interval is as narrow as asked for (±{self.width:g})"
+            return f"{told}; the interval has the requested width (±{self.width:g})"
         if self.more is None:
             return told
         plural = "label" if self.more == 1 else "labels"
@@ -99,8 +99,8 @@ def not_covered(queue: Queue) -> str | None:
     if not never:
         return None
     return (
-        f"{never:,} of {queue.population:,} samples could not be drawn by the policy {queue.policy}, so "
-        "that no figure speaks for them; label with --policy mixed or uniform"
+        f"the policy {queue.policy} could not draw {never:,} of {queue.population:,} samples, so no figure "
+        "represents them; label with --policy mixed or uniform"
     )
 
 
@@ -115,8 +115,8 @@ def hallucinated_share(
     if not weighted and is_active(queue, findings):
         raise InputError(
             f"queue {queue.name!r} was drawn by the policy {queue.policy}, which takes some samples more "
-            "often than others: the bare share of its labels is that of the drawn ones and says nothing "
-            "about all samples; use the weighted one"
+            "often than others: the plain share of its labels is only valid for drawn samples, not for all; "
+            "use the weighted share"
         )
     if (reason := not_covered(queue)) is not None:
         return Estimate.none(reason)
@@ -231,7 +231,7 @@ def people(queue: Queue, findings: Sequence[Finding], samples: Sequence[Sample])
     several = [(each, sample) for each, sample in zip(findings, samples, strict=True) if len(each.said) > 1]
     remark = None
     if is_active(queue, findings):
-        remark = f"Drawn by the policy {queue.policy}: items are harder than most, and people agree less."
+        remark = f"Drawn by the policy {queue.policy}: items are harder than average, so people agree less."
     if not several:
         return People(n=0, raters=None, spans=None, remark=remark)
     votes = {sample.id: [label.label for label in each.said] for each, sample in several}

@@ -68,11 +68,11 @@ def export(
     """
     ending = target.suffix.lower()
     if ending not in (".csv", ".jsonl", ".json"):
-        raise SpecError(f"labels are written as .csv or .jsonl, or .json for a tool; got {target.name!r}")
+        raise SpecError(f"the file must end in .csv or .jsonl, or in .json for a tool; got {target.name!r}")
     if (ending == ".json") != (form is not None):
-        raise SpecError(f"a .json file is for a tool, and only that: --for {' or '.join(FORMS)}")
+        raise SpecError(f"a .json file needs --for {' or '.join(FORMS)}, and only a .json file")
     if target.exists() and not replace:
-        raise SpecError(f"{target} is there already; --force replaces it")
+        raise SpecError(f"{target} already exists; --force replaces it")
     rows = rows_to_write(store, queue, gold=gold, form=form)
 
     def write(raw: IO[bytes]) -> int:
@@ -239,7 +239,7 @@ def import_labels(
         except (InputError, UnknownLabel) as error:
             raise InputError(f"nothing was imported: {row.where}: {plain(str(error), 300)}") from None
     if not read:
-        raise InputError(f"no row of {source.name} is about an item of queue {queue.name!r}")
+        raise InputError(f"no row of {source.name} matches an item of queue {queue.name!r}")
     new = store.labels.add_all(queue.name, read, now, unmarked=unmarked)
     return Imported(n_new=new, n_known=len(read) - new, unknown=tuple(unknown))
 

@@ -46,7 +46,7 @@ def labels_of(store: Store, record: RunRecord, named: str | None = None) -> RunL
     labelled = [] if named == DATA else [each for each in about.values() if store.labels.labels(each.name)]
     if len(labelled) > 1:
         names = ", ".join(each.name for each in labelled)
-        raise SpecError(f"several queues have labels of this run ({names}): name one with --labels")
+        raise SpecError(f"several queues have labels of this run ({names}): choose one with --labels")
     if labelled:
         return _of_queue(store, labelled[0], record)
     samples = {each.id: each for each in store.samples(record.id)}
@@ -94,8 +94,8 @@ def _of_queue(store: Store, queue: Queue, record: RunRecord) -> RunLabels:
     if not inclusion:
         told = ", ".join(f"{n} {reason}" for reason, n in left_out.items())
         raise InputError(
-            f"queue {queue.name!r} has no label of this run's samples that could be used: {told}. "
-            f"Label more: magistrate label {queue.name}"
+            f"queue {queue.name!r} has no usable label of this run's samples: {told}. Label more: magistrate "
+            f"label {queue.name}"
         )
     return RunLabels(
         source=f"queue {queue.name}, {queue.policy}",

@@ -51,19 +51,21 @@ class QueueOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.double <= 1:
-            raise SpecError(f"--double is a share from 0 to 1, got {self.double:g}")
+            raise SpecError(f"--double must be between 0 and 1, got {self.double:g}")
         if not 0 < self.width < 0.5:
-            raise SpecError(f"--width is between 0 and .5, got {self.width:g}")
+            raise SpecError(f"--width must be between 0 and .5, got {self.width:g}")
         if self.by is not None and self.by != "label" and not self.by.startswith("metadata."):
-            raise SpecError(f"--by takes label or metadata.NAME, got {self.by!r}")
+            raise SpecError(f"--by must be label or metadata.NAME, got {self.by!r}")
         if self.by is not None and self.policy != "stratified":
-            raise SpecError("--by makes strata: it goes with --policy stratified")
+            raise SpecError("--by needs --policy stratified")
         if (self.reference is None) == (self.policy == "drift"):
             raise SpecError("--reference and --policy drift go together: what a run is held against")
         if not 1 <= len(self.kinds) <= MOST_KINDS or len(set(self.kinds)) != len(self.kinds):
-            raise SpecError(f"spans have 1 to {MOST_KINDS} different kinds, got {len(self.kinds)}")
+            raise SpecError(
+                f"there must be 1 to {MOST_KINDS} different kinds of spans, got {len(self.kinds)}"
+            )
         if not all(kind.strip() and kind.isprintable() and len(kind) <= 60 for kind in self.kinds):
-            raise SpecError("the kind of a span is 1 to 60 visible characters")
+            raise SpecError("the kind of a span must have 1 to 60 visible characters")
 
 
 def queue_name(words: str) -> str:
@@ -161,7 +163,7 @@ def _create(
 ) -> Queue:
     kept = [at for at, sample in enumerate(samples) if sample.output]
     if not kept:
-        raise InputError(f"{about['source']} has no output that could be labelled")
+        raise InputError(f"{about['source']} has no output to label")
     open_to = [candidates[at] for at in kept]
     has_scores = any(score is not None for each in open_to for score in each.scores)
     policy: Policy = options.policy or ("mixed" if has_scores else "uniform")

@@ -104,13 +104,13 @@ def wanted(
         return _half("nothing differs from the reference", [_drifted(each) for each in candidates])
     if not any(score is not None for each in candidates for score in each.scores):
         raise SpecError(
-            f"the policy {policy} goes by verdicts, and there are none: label a run that has some, "
-            "or use --policy uniform"
+            f"the policy {policy} needs verdicts, but there are none: label a run with verdicts, or use "
+            "--policy uniform"
         )
     by_first = policy in ("threshold", "stratified")
     if by_first and all(not each.scores or each.scores[0] is None for each in candidates):
         raise SpecError(
-            f"the policy {policy} goes by verdicts of one judge, and that one has none: name another with "
+            f"the policy {policy} needs verdicts of one judge, but this judge has none: choose another with "
             "--judge, or use --policy uniform"
         )
     if policy == "disagreement":

@@ -24,7 +24,7 @@ FORMS: tuple[Form, ...] = get_args(Form)
 Counting = Literal["code-points", "utf-16"]
 COUNTINGS: tuple[Counting, ...] = get_args(Counting)
 LABEL, SPANS, NOTE, OUTPUT = "label", "spans", "note", "output"
-"""What the questions of a task are called, and the text that they are about."""
+"""Names of the questions of a task, and of the text that they are about."""
 GOLD = "gold"
 _HALVES = re.compile("[\ud800-\udfff]")
 _NAMES = uuid.uuid5(uuid.NAMESPACE_URL, "magistrate:annotator")
@@ -229,7 +229,7 @@ def _from_record(
 def _mappings(values: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     found = values.get(key) or []
     if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
-        raise InputError(f"{key!r} is no list of objects")
+        raise InputError(f"{key!r} is not a list of objects")
     return found
 
 
@@ -252,7 +252,7 @@ def _spans(
     for each in given:
         start, end = each.get("start"), each.get("end")
         if type(start) is not int or type(end) is not int:
-            raise InputError(f"a span has no start and end that are numbers: {start!r}, {end!r}")
+            raise InputError(f"start and end of a span must be numbers: {start!r}, {end!r}")
         text = each.get("text")
         start, end = place(output, start, end, text if isinstance(text, str) else None, counting)
         found.append({"start": start, "end": end, "kind": each["kind"]})
@@ -279,12 +279,12 @@ def place(
         found = next((each for each in (here, there) if each and _holds(output, each, words)), None)
     else:
         raise InputError(
-            f"the span [{start}, {end}) is behind a character that some tools count twice, and has no words: "
-            f"say how it counts with --counting {' or '.join(COUNTINGS)}"
+            f"the span [{start}, {end}) has no words and follows a character that some tools count twice: "
+            f"give the unit with --counting {' or '.join(COUNTINGS)}"
         )
     if found is None or (words is not None and not _holds(output, found, words)):
         told = f"outside the output's {len(output)} characters" if found is None else "not there"
-        raise InputError(f"the span [{start}, {end}) of {words!r} is {told}: is it of another text?")
+        raise InputError(f"the span [{start}, {end}) of {words!r} is {told}: it may belong to another text")
     return found
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FIGURES = ("observed", "kappa", "linear", "quadratic", "alpha", "ac1")
 NOTHING = "there are no samples"
-ONE_LABEL = "both gave one label to everything"
+ONE_LABEL = "both gave the same label to every sample"
 
 
 # --- figures of confusion tables -----------------------------------------------------------------

@@ -43,13 +43,13 @@ class PairCounts:
         import numpy as np
 
         if not (first.shape == second.shape == outcome.shape) or first.ndim != 1 or not first.size:
-            raise InputError("first, second and outcome must be flat lists of one length, not empty")
+            raise InputError("first, second and outcome must be flat, non-empty lists of the same length")
         if (
             (first == second).any()
             or min(first.min(), second.min()) < 0
             or max(first.max(), second.max()) >= k
         ):
-            raise InputError(f"a comparison is of two different candidates from 0 to {k - 1}")
+            raise InputError(f"a comparison needs two different candidates from 0 to {k - 1}")
         low, high = np.minimum(first, second), np.maximum(first, second)
         swapped = np.where((first > second) & (outcome != TIE), 1 - outcome, outcome)
         pairs, self._pair = np.unique(low * k + high, return_inverse=True)

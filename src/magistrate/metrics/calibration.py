@@ -64,7 +64,7 @@ class Calibrator:
         given = self.parameters
         if self.method not in METHODS or set(given) != set(PARAMETERS[self.method]):
             raise InputError(
-                f"{self.method!r} with {', '.join(given) or 'nothing'} is no map; known: "
+                f"{self.method!r} with {', '.join(given) or 'nothing'} is not a calibration; known: "
                 + "; ".join(f"{name} with {' and '.join(each)}" for name, each in PARAMETERS.items())
             )
         if not all(isfinite(value) for values in given.values() for value in values):
@@ -72,7 +72,7 @@ class Calibrator:
         if self.method == "isotonic":
             _check_points(given["scores"], given["probabilities"])
         elif any(len(values) != 1 for values in given.values()):
-            raise InputError(f"each parameter of {self.method} is one number")
+            raise InputError(f"each parameter of {self.method} must be one number")
         elif self.method == "temperature" and not given["temperature"][0] > 0:
             raise InputError(f"a temperature must be above 0, got {given['temperature'][0]}")
 
@@ -139,7 +139,7 @@ def fitted(
     if method not in METHODS:
         raise InputError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
     if not raw.size or flags.all() or not flags.any():
-        raise InputError("calibrating needs samples of both classes")
+        raise InputError("calibration needs samples of both classes")
     fit = {"platt": _platt, "isotonic": _isotonic, "temperature": _temperature}[method]
     found = fit(raw, flags, counted)
     # Ten digits are more than any data determine. Later digits may differ between machines.
@@ -243,9 +243,9 @@ def _check_points(scores: tuple[float, ...], probabilities: tuple[float, ...]) -
     steps = list(pairwise(scores))
     rises = list(pairwise(probabilities))
     if not scores or len(scores) != len(probabilities) or not all(low < high for low, high in steps):
-        raise InputError("isotonic takes as many probabilities as scores, which must ascend")
+        raise InputError("isotonic needs equally many probabilities and scores, and scores must ascend")
     if not all(low <= high for low, high in rises) or not 0 < probabilities[0] <= probabilities[-1] < 1:
-        raise InputError("isotonic takes probabilities above 0 and below 1 that do not descend")
+        raise InputError("isotonic needs probabilities above 0 and below 1 that do not descend")
 
 
 def _between(score: float, points: tuple[float, ...], values: tuple[float, ...]) -> float:
@@ -271,7 +271,7 @@ STEPS, STILL = 1_000, 1e-6  # maximum rounds, and the change of the share below 
 def check_base_rate(base_rate: float) -> None:
     """Raise `SpecError` unless the base rate is between 0 and 1."""
     if not 0 < base_rate < 1:
-        raise SpecError(f"a base rate is a share of hallucinated outputs in (0, 1), got {base_rate}")
+        raise SpecError(f"a base rate must be a share of hallucinated outputs in (0, 1), got {base_rate}")
 
 
 def shifted_odds(odds: float, base_rate: float, fitted: float = EVEN) -> float:
@@ -288,7 +288,7 @@ def estimated_base_rate(probabilities: Iterable[float], fitted: float = EVEN) ->
     """
     odds = [log_odds(each) for each in probabilities]
     if not odds:
-        raise InputError("a base rate is estimated from verdicts, and there are none")
+        raise InputError("a base rate cannot be estimated: there are no verdicts")
     share = fitted
     for _ in range(STEPS):
         before = share

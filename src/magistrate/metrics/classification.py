@@ -249,7 +249,9 @@ def classification(
     """
     truth, said = _flags(labels, "labels"), _flags(predictions, "predictions")
     if said.shape != truth.shape:
-        raise InputError(f"labels and predictions must be as many: got {truth.size} and {said.size}")
+        raise InputError(
+            f"labels and predictions must have the same length: got {truth.size} and {said.size}"
+        )
     confusion = Confusion(
         int((truth & said).sum()),
         int((~truth & said).sum()),
@@ -286,7 +288,9 @@ def _scores(values: ArrayLike, n: int) -> NDArray[np.float64]:
 
     array = np.asarray(values, dtype=np.float64)
     if array.shape != (n,):
-        raise InputError(f"scores must be as many as labels: got shape {array.shape} for {n} labels")
+        raise InputError(
+            f"scores and labels must have the same length: got shape {array.shape} for {n} labels"
+        )
     outside = array[~((array >= 0) & (array <= 1))]  # catches NaN too
     if outside.size:
         raise InputError(f"scores must be in [0, 1], got {outside[0]!s}")
@@ -311,7 +315,7 @@ def _from_counts(c: Confusion) -> dict[str, Estimate]:
         "accuracy": proportion(c.true_positive + c.true_negative, c.n, "there are no samples"),
         "balanced_accuracy": _balanced_accuracy(c),
         "precision": proportion(
-            c.true_positive, predicted, "nothing was called hallucinated" if c.n else "there are no samples"
+            c.true_positive, predicted, "nothing was flagged" if c.n else "there are no samples"
         ),
         "recall": proportion(c.true_positive, c.positives, no_positive),
         "f1": _f1(c),
@@ -355,7 +359,7 @@ def _f1(c: Confusion) -> Estimate:
     """Return F1 = 2j / (1 + j) for j = tp / (tp + fp + fn), so an interval of j maps to one of F1."""
     union = c.true_positive + c.false_positive + c.false_negative
     if not union:
-        reason = "no sample is hallucinated and none was called so" if c.n else "there are no samples"
+        reason = "no sample is hallucinated and none was flagged" if c.n else "there are no samples"
         return Estimate.none(reason)
     low, high = (2 * j / (1 + j) for j in wilson_interval(c.true_positive / union, union))
     return Estimate(2 * c.true_positive / (union + c.true_positive), low, high)

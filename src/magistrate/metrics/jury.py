@@ -57,7 +57,7 @@ def pooled(
     heavy = [1.0] * len(scores) if weights is None else list(weights)
     if not scores or not len(scores) == len(votes) == len(heavy):
         raise InputError(
-            f"{len(scores)} scores, {len(votes)} votes and {len(heavy)} weights cannot be pooled"
+            f"{len(scores)} scores, {len(votes)} votes and {len(heavy)} weights cannot be combined"
         )
     whole = sum(heavy)
     match how:
@@ -150,10 +150,10 @@ def dawid_skene(votes: ArrayLike, n_labels: int = 2) -> DawidSkene:
     voted = (given[:, :, None] == np.arange(n_labels)).astype(np.float64)  # [n, k, m]
     mean = voted.sum(1) / voted.sum((1, 2))[:, None]
     if given.shape[1] < LEAST_RATERS:
-        return DawidSkene(mean, f"it takes {LEAST_RATERS} raters at least, and there are {given.shape[1]}")
+        return DawidSkene(mean, f"at least {LEAST_RATERS} raters are needed; there are {given.shape[1]}")
     if several < LEAST_ITEMS:
         return DawidSkene(
-            mean, f"it takes {LEAST_ITEMS} items with two votes or more, and there are {several}"
+            mean, f"{LEAST_ITEMS} items with at least two votes are needed; there are {several}"
         )
     posterior, rounds, converged = mean, 0, False
     prior = np.full((n_labels, n_labels), WRONG) + np.eye(n_labels) * (RIGHT - WRONG)
@@ -168,7 +168,7 @@ def dawid_skene(votes: ArrayLike, n_labels: int = 2) -> DawidSkene:
         converged = float(np.abs(posterior - before).max()) < STILL
     if (right := float(np.mean(np.diagonal(confusion, axis1=1, axis2=2)))) <= 0.5:
         return DawidSkene(
-            mean, f"it ends with raters that are right in {right:.0%} of all cases: the labels may be swapped"
+            mean, f"raters come out as right in only {right:.0%} of all cases: the labels may be swapped"
         )
     return DawidSkene(posterior, None, shares, confusion, rounds, converged)
 
@@ -182,7 +182,7 @@ def _checked(votes: ArrayLike, n_labels: int) -> NDArray[np.int64]:
     if n_labels < 2 or ((given < NO_VOTE) | (given >= n_labels)).any():
         raise InputError(f"votes must be labels from 0 to {n_labels - 1}, or {NO_VOTE} for none")
     if (given == NO_VOTE).all(1).any():
-        raise InputError("every item needs a vote; leave out those that have none")
+        raise InputError("every item needs a vote; remove items without one")
     return given.astype(np.int64)
 
 
@@ -193,7 +193,7 @@ def _checked(votes: ArrayLike, n_labels: int) -> NDArray[np.int64]:
 # have the mean correlation r are worth k / (1 + (k - 1) r) independent ones (Kish 1965): 1 for r = 1, k for
 # r = 0.
 
-NEVER_DIFFER = "no two members both err sometimes and not always, so that nothing is known of common errors"
+NEVER_DIFFER = "no two members both make some errors, so nothing can be said about common errors"
 
 
 @dataclass(frozen=True, slots=True)

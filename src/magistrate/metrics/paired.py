@@ -182,8 +182,8 @@ def assumed(
     both_same = a * b + (1 - a) * (1 - b) if agreement is None else agreement
     if not least - 1e-12 <= both_same <= most + 1e-12:
         raise InputError(
-            f"judges of which one is right about {a:.3f} and the other about {b:.3f} of all samples agree "
-            f"on {least:.3f} to {most:.3f} of them, not on {both_same:g}; change --agreement"
+            f"judges that are right on {a:.3f} and {b:.3f} of all samples can agree on {least:.3f} to "
+            f"{most:.3f} of them, not on {both_same:g}; change --agreement"
         )
     right = (both_same + a + b - 1) / 2
     cells = np.array([[1 - a - b + right, b - right], [a - right, right]]).clip(0)
@@ -214,7 +214,7 @@ def samples_needed(
     alike = (shares + shares.transpose(0, 2, 1)) / 2
     s0, s1 = deviation(metric, alike), deviation(metric, shares)
     if not s0:
-        raise InputError("the two judges are never apart, so no number of samples shows a difference")
+        raise InputError("the two judges never differ, so no number of samples can show a difference")
     spread = float(ndtri(1 - alpha / 2)) * s0 + float(ndtri(power)) * s1
     return ceil((spread / difference) ** 2 - 1e-9)
 
@@ -268,7 +268,7 @@ def _gradient(metric: str, shares: Shares, *, second: bool) -> NDArray[np.float6
     parts = []
     for above, below, over, under in _ratios(metric, shares, second):
         if not under:
-            raise InputError(f"{metric} is not defined for these judges: there is nothing to divide by")
+            raise InputError(f"{metric} is undefined for these judges (division by zero)")
         parts.append((above - over / under * below) / under)
     return np.asarray(sum(parts)) / len(parts)
 

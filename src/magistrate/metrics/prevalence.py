@@ -102,18 +102,18 @@ def prevalence(
     y, f, u = (np.asarray(each, dtype=np.float64) for each in (truth, predicted, unlabelled))
     if f.shape != y.shape or y.ndim != 1 or u.ndim != 1 or not u.size:
         raise InputError(
-            f"labels, predictions and at least one more prediction: got {y.shape}, {f.shape}, {u.shape}"
+            f"needs labels, predictions and at least one more prediction: got {y.shape}, {f.shape}, {u.shape}"
         )
     lost = np.asarray(failed, dtype=np.float64)
     total = y.size + u.size + lost.size
     numbers = np.arange(total) if groups is None else np.asarray(groups)
     if numbers.shape != (total,):
-        raise InputError(f"groups must be as many as samples: got {numbers.shape} for {total}")
+        raise InputError(f"groups and samples must have the same length: got {numbers.shape} for {total}")
     _, everywhere = np.unique(numbers, return_inverse=True)
     members = everywhere[: y.size + u.size]
     n_groups = np.unique(members[: y.size]).size
     if n_groups < 2:
-        raise InputError(f"an interval takes at least two independent labelled samples, got {n_groups}")
+        raise InputError(f"an interval needs at least two independent labelled samples, got {n_groups}")
     spread = _Spread(members, y.size)
     lam = _tuning(y, f, u) if tuning is None else tuning
     corrected, error = spread.mean(y - lam * f, lam * u)
@@ -225,8 +225,8 @@ def _interval(uncut: _Unclipped, name: str, beyond: dict[str, tuple[float, float
     if high <= 0 or low >= 1:
         side = "below 0" if high <= 0 else "above 1"
         return Estimate.none(
-            f"its 95 % interval, [{decimal(low)}, {decimal(high)}], lies {side}: labels and outputs do not "
-            "fit together"
+            f"its 95 % interval, [{decimal(low)}, {decimal(high)}], is {side}: labels and outputs do not fit "
+            "together"
         )
     return Estimate(value, max(low, 0.0), min(high, 1.0))
 
@@ -267,7 +267,7 @@ def _rogan_gladen(
     informed = recall + specificity - 1
     if informed <= 0:
         return Estimate.none(
-            f"recall and specificity ({recall:.2f} and {specificity:.2f}) are those of chance"
+            f"recall and specificity ({recall:.2f} and {specificity:.2f}) are no better than chance"
         )
     shares = np.ones(others.size) if weights is None else weights
     shares = shares / shares.sum()
@@ -305,12 +305,14 @@ def weighted_share(hits: Sequence[bool], inclusion: Sequence[float], groups: Seq
     import numpy as np
 
     if not len(hits) == len(inclusion) == len(groups):
-        raise InputError(f"as many of each: got {len(hits)}, {len(inclusion)} and {len(groups)}")
+        raise InputError(
+            f"lists must have the same length: got {len(hits)}, {len(inclusion)} and {len(groups)}"
+        )
     if not len(hits):
         return Estimate.none(NO_DATA)
     drawn, hit = np.asarray(inclusion, dtype=np.float64), np.asarray(hits, dtype=np.float64)
     if not ((drawn > 0) & (drawn <= 1)).all():
-        raise InputError("probabilities of inclusion are more than 0 and at most 1")
+        raise InputError("probabilities of inclusion must be above 0 and at most 1")
     weights = 1 / drawn
     value = float((weights * hit).sum() / weights.sum())
     _, members = np.unique(np.asarray(groups), return_inverse=True)

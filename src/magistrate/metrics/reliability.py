@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Binning = Literal["mass", "width"]
 BINS = 10
 LOSSES = ("ece", "brier", "log_loss")
-NO_INTERVAL = "no interval: chance adds to an ECE, see how much by chance"
+NO_INTERVAL = "no interval: chance increases an ECE; compare with the value by chance"
 
 _DRAWS, _FEWEST, _LABELS = 200, 20, 4_000_000  # sets of labels, their minimum, and most labels in all
 
@@ -179,8 +179,8 @@ def _checked(truth: ArrayLike, scores: ArrayLike) -> tuple[Flags, Floats]:
     flags, values = np.asarray(truth), np.asarray(scores, dtype=np.float64)
     if flags.dtype != np.bool_ or flags.ndim != 1 or values.shape != flags.shape or not values.size:
         raise InputError(
-            "labels must be booleans and scores as many numbers, at least one; got "
-            f"{flags.dtype} of {flags.shape} and {values.shape}"
+            f"labels must be booleans and scores equally many numbers, at least one; got {flags.dtype} of "
+            f"{flags.shape} and {values.shape}"
         )
     if not ((values >= 0) & (values <= 1)).all():
         raise InputError("scores must be in [0, 1]")

@@ -99,12 +99,12 @@ def interval_of(value: float | None, drawn: NDArray[np.float64], n_groups: int) 
     import numpy as np
 
     if value is None or np.isnan(value):
-        return Estimate.none("this data does not define it")
+        return Estimate.none("it is undefined on this data")
     if n_groups < LEAST_GROUPS:
         return Estimate(float(value), None, None, f"no interval from {n_groups} independent contexts")
     known = drawn[~np.isnan(drawn)]
     if known.size < LEAST_DEFINED * drawn.size:
-        return Estimate(float(value), None, None, "no interval: most draws do not define it")
+        return Estimate(float(value), None, None, "no interval: it is undefined in most draws")
     # The order statistic that excludes zero exactly if `two_sided_p` is at most 1 - CONFIDENCE.
     at = max(int(_tail(1 - CONFIDENCE, n_groups) * (known.size + 1)) - 1, 0)
     low, high = np.partition(known, [at, known.size - 1 - at])[[at, known.size - 1 - at]]

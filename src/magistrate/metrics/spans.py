@@ -92,14 +92,14 @@ def span_scores(
         dtype=np.float64,
     ).reshape(-1, 3)
     if not len(counts):
-        nothing = dict.fromkeys(SPAN_METRICS, Estimate.none("no sample says where it is hallucinated"))
+        nothing = dict.fromkeys(SPAN_METRICS, Estimate.none("no sample has marked hallucinations"))
         return SpanScores(0, 0, 0, 0, nothing, not_counted)
     gold, said, both = (int(total) for total in counts.sum(0))
     undefined = {
-        "precision": "nothing was quoted as wrong",
+        "precision": "the judge quoted nothing as wrong",
         "recall": "nothing is marked as hallucinated",
-        "f1": "nothing is marked and nothing was quoted",
-        "iou": "nothing is marked and nothing was quoted",
+        "f1": "nothing is marked and the judge quoted nothing",
+        "iou": "nothing is marked and the judge quoted nothing",
     }
     metrics = estimates_of(SPAN_METRICS, lambda weights: _figures(weights @ counts), groups, undefined)
     return SpanScores(len(counts), gold, said, both, metrics, not_counted)

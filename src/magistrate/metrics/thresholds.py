@@ -55,11 +55,11 @@ class Aim:
         if self.kind == "maximize" and self.metric not in MAXIMIZED:
             raise SpecError(f"cannot maximize {self.metric!r}; known: {', '.join(MAXIMIZED)}")
         if self.kind in ("precision", "recall") and not 0 < self.least <= 1:
-            raise SpecError(f"a {self.kind} to reach must be in (0, 1], got {self.least:g}")
+            raise SpecError(f"the {self.kind} to reach must be in (0, 1], got {self.least:g}")
         costs = (self.miss, self.false_alarm)
         if self.kind == "costs" and not (all(map(isfinite, costs)) and min(costs) >= 0 < max(costs)):
             raise SpecError(
-                f"costs are numbers from 0 on, not both 0, got {self.miss:g}/{self.false_alarm:g}"
+                f"costs must be numbers of at least 0, not both 0; got {self.miss:g}/{self.false_alarm:g}"
             )
 
     @classmethod
@@ -71,7 +71,7 @@ class Aim:
                 raise ValueError
             return cls("costs", miss=float(miss), false_alarm=float(alarm))
         except ValueError:
-            raise SpecError(f"costs are written MISS/FALSE_ALARM, such as 10/1; got {text!r}") from None
+            raise SpecError(f"write costs as MISS/FALSE_ALARM, such as 10/1; got {text!r}") from None
 
     @classmethod
     def parse(cls, text: str) -> Aim:
@@ -90,7 +90,7 @@ class Aim:
                 case "costs":
                     return cls.costs(rest)
         except ValueError:
-            raise SpecError(f"{kind} takes a number, such as 0.9; got {rest!r}") from None
+            raise SpecError(f"{kind} needs a number, such as 0.9; got {rest!r}") from None
         raise SpecError(
             f"unknown aim {text!r}; known: maximize METRIC, precision P, recall R, costs MISS/ALARM"
         )

@@ -19,7 +19,7 @@ NAMES = {
     "quadratic": "kappa, quadratic weights",
     "alpha": "Krippendorff's alpha",
     "ac1": "Gwet's AC1",
-    "scores": "scores' concordance",
+    "scores": "concordance of scores",
 }
 SLICED = ("observed", "kappa", "alpha", "ac1")
 SHORT = {"observed": "observed", "kappa": "kappa", "alpha": "alpha", "ac1": "AC1"}
@@ -33,7 +33,7 @@ def render_agreement(report: AgreementReport, console: Console, listed: int = 10
         console.print(part)
     if report.overall.n:
         console.print()
-        notes = ["Brackets: 95 % intervals, by a bootstrap of whole contexts."]
+        notes = ["Brackets: 95 % intervals, from a bootstrap of whole contexts."]
         if report.places is not None and len(report.labels) > 2:
             notes.append(_weights(report.labels, report.places))
         if "scores" in report.overall.figures:
@@ -45,8 +45,14 @@ def _weights(labels: tuple[str, ...], places: tuple[float, ...]) -> str:
     """Return a sentence that explains the weights of the weighted kappas."""
     order = " < ".join(map(plain, labels))
     if places == tuple(range(len(labels))):
-        return f"Weighted kappa: labels that are n places apart in {order} disagree by n, or by n squared."
-    return f"Weighted kappa: labels disagree by their distance as numbers, or by its square ({order})."
+        return (
+            f"Weighted kappa: labels that are n places apart in {order} count as a disagreement of n, or "
+            "of n squared."
+        )
+    return (
+        "Weighted kappa: a disagreement counts as the difference of the labels as numbers, or as its "
+        f"square ({order})."
+    )
 
 
 def _parts(report: AgreementReport, console: Console, listed: int) -> Iterator[RenderableType]:
@@ -123,7 +129,7 @@ def _disagreements(report: AgreementReport, width: int, listed: int) -> Iterator
     if not found:
         return
     yield ""
-    shown = f", the judge's surest {min(listed, len(found))}" if len(found) > listed else ""
+    shown = f", the {min(listed, len(found))} where the judge is surest" if len(found) > listed else ""
     if not listed:
         yield Text(f"{len(found)} disagreements; --list N shows them")
         return

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 KEY = (
-    "Rating: points of Elo around 1,000 by Bradley and Terry's model with ties, of the committee's votes. "
-    "Faithful: the share of the answers with a verdict, each judged by itself. Brackets: 95 %. A rank says "
-    "who is better, never how good: see the share beside it."
+    "Rating: Elo points around 1,000, from a Bradley-Terry model with ties on the committee's votes. "
+    "Faithful: the share of faithful answers among those with a verdict, each judged separately. Brackets: "
+    "95 %. A rank shows who is better, not how good; for that, see the share."
 )
 
 
@@ -38,7 +38,7 @@ def _parts(report: ArenaReport) -> Iterator[RenderableType]:
         f"{spent.prompt + spent.generated:,} tokens in {spent.calls:,} calls"
     )
     if report.ranking is not None and report.ranking.left_out:
-        yield Text(plain(f"battles without a decision: {tally(report.ranking.left_out)}"))
+        yield Text(plain(f"undecided battles: {tally(report.ranking.left_out)}"))
     if report.examined:
         yield Text(plain(f"cross-examinations by how they ended: {tally(report.examined)}"))
     yield ""
@@ -46,10 +46,12 @@ def _parts(report: ArenaReport) -> Iterator[RenderableType]:
     remarks = [] if report.ranking is None else list(report.ranking.remarks)
     if report.stopped is not None:
         yield ""
-        yield Text(plain(f"not finished: {report.stopped}; the same command goes on"), style="bold red")
+        yield Text(
+            plain(f"not finished: {report.stopped}; run the same command to continue"), style="bold red"
+        )
         yield lines(*(("not played", _left_over(each)) for each in report.unplayed), style="red")
     if report.ranking is None:
-        remarks.append("There was no battle, so that there are no ranks.")
+        remarks.append("There was no battle, so there are no ranks.")
     elif report.ranking.undefined is not None:
         yield ""
         yield Text(plain(f"no ranking: {report.ranking.undefined}"), style="bold red")

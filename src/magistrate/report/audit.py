@@ -17,7 +17,7 @@ from magistrate.report.formatting import decimal, duration, lines, numbers, plai
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 OPENINGS = {
-    "repeated": "Asked the very same again",
+    "repeated": "Asked the same question again",
     "options_swapped": "With its labels offered in the opposite order",
     "reasons": "With reasons written before the decision instead of after it",
     "padding": "With true sentences of the context added to the output",
@@ -28,13 +28,13 @@ OPENINGS = {
     "hostile context": "With a hostile text in the context",
 }
 MAY_DIFFER = ("reasons",)
-"""Checks whose flips are no fault of the judge: it is asked something else."""
+"""Checks whose flips are not errors of the judge, because the question is different."""
 FAULTS = "What should not flip the judge"
-NO_FAULTS = "What may well flip it, and is no fault"
+NO_FAULTS = "What may flip it, and is not an error"
 KEY = (
-    "Flipped: the share of pairs whose label is another; control: the same under plain words of the same "
-    "size; score: its mean change. Gravest first: by flips beyond the control. Brackets: 95 % intervals over "
-    "other contexts (and attacks)."
+    "Flipped: the share of pairs whose label changed; control: the same with harmless words of the same "
+    "size; score: its mean change. Most serious first: by flips beyond the control. Brackets: 95 % intervals "
+    "over other contexts (and attacks)."
 )
 SURE = 0.005  # smaller changes of scores are reported as none
 
@@ -47,7 +47,7 @@ def words(finding: Finding, audit: Audit) -> str:
     told = f"{OPENINGS.get(finding.name, finding.name)}, {_flips(effect)}"
     parts = [told, *_score(effect, audit), *_lost(effect)]
     if finding.check == "repeated" and audit.repeatable and effect.n_flips:
-        parts.append("The engine promises the same answer to the same question, so none was to be expected.")
+        parts.append("The engine promises the same answer to the same question, so no flip was expected.")
     if finding.note:
         parts.append(f"Done: {finding.note}.")
     return " ".join(parts)
@@ -55,7 +55,7 @@ def words(finding: Finding, audit: Audit) -> str:
 
 def _flips(effect: Effect) -> str:
     if not effect.pairs:
-        return "nothing is known: no pair has a verdict on every side."
+        return "no result: no pair has a verdict on each side."
     ways = (
         f" ({tally({way.replace(' -> ', ' to '): n for way, n in effect.flips.items()})})"
         if effect.flips
@@ -64,7 +64,7 @@ def _flips(effect: Effect) -> str:
     told = f"{effect.n_flips} of {effect.pairs} labels flip{ways}"
     if effect.under_control is not None and effect.under_control.value is not None:
         n = round(effect.under_control.value * effect.pairs)
-        told += f"; {n} flip with plain words of the same size there"
+        told += f"; {n} flip with harmless words of the same size"
         told += (
             "" if effect.excess is None else f" ({signed(effect.excess)} beyond them{_why(effect.excess)})"
         )
@@ -81,11 +81,11 @@ def _score(effect: Effect, audit: Audit) -> Iterator[str]:
     if moved.value is None:
         return
     if abs(moved.value) < SURE:
-        yield "Scores stay where they are on average."
+        yield "Scores do not change on average."
         return
-    told = f"Scores move by {signed(moved)} on average"
+    told = f"Scores change by {signed(moved)} on average"
     if moved.low is not None and moved.high is not None and moved.low <= 0 <= moved.high:
-        told += ", which may be none"
+        told += ", which may be chance"
     elif audit.direction == "minimize" and _one_way(effect):
         told += f", towards {HALLUCINATED if moved.value > 0 else FAITHFUL}"
     control = effect.moved_under_control
@@ -105,12 +105,12 @@ def _lost(effect: Effect) -> Iterator[str]:
         reasons = [tally({f"failed ({name})": n for name, n in effect.failures.items()})]
         reasons.append(tally({f"abstained ({name})": n for name, n in effect.abstentions.items()}))
         reasons.append(
-            f"{effect.unjudged} without a verdict on the sample as it is" if effect.unjudged else ""
+            f"{effect.unjudged} without a verdict on the unchanged sample" if effect.unjudged else ""
         )
         told = "; ".join(each for each in reasons if each)
         yield f"{effect.n_lost} of {effect.trials} pairs are not counted: {told}."
     if effect.unchanged:
-        yield f"{effect.unchanged} samples are left as they are by it and not counted."
+        yield f"{effect.unchanged} samples do not change and are not counted."
 
 
 def signed(estimate: Estimate) -> str:

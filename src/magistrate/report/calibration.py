@@ -40,13 +40,13 @@ NAMES = {
 }
 BAR = 24  # width in columns of a bar of 1
 KEY = (
-    "Bar: the share of these samples that is hallucinated in truth. │: their mean score. Where scores are "
+    "Bar: the share of these samples that is really hallucinated. │: their mean score. If scores are "
     "probabilities, the bar ends there."
 )
 FOOT = (
-    "After: on held-out samples only, by maps and thresholds fitted to the other folds. Brackets: 95 % "
-    "intervals; those of a bin as if every sample had a context of its own, the others draw contexts anew. "
-    "Beside the ECE, in parentheses: what chance shows where scores are the very probabilities."
+    "After: on held-out samples only, with calibrations and thresholds fitted to the other folds. Brackets: "
+    "95 % intervals; for a bin as if each sample had its own context, otherwise from a bootstrap of "
+    "contexts. In parentheses after the ECE: its value by chance for perfectly calibrated scores."
 )
 
 
@@ -134,18 +134,18 @@ def _facts(fit: Fit, told: CalibrationFile) -> Iterator[tuple[str, str]]:
     if fit.left_out:
         yield "left out", tally(fit.left_out)
     yield "model", f"{told.model.name} #{told.model.fingerprint[:12]}" if told.model.fingerprint else "none"
-    yield "folds", f"{fit.folds}, no context in two of them, seed {fit.seed}"
+    yield "folds", f"{fit.folds} without shared contexts, seed {fit.seed}"
     if fit.base_rate is not None:
         yield (
             "base rate",
             f"{fit.base_rate:g} hallucinated where it will be used; fits and figures are weighted",
         )
     if fit.method == "isotonic":
-        yield "fitted", f"{len(fit.calibrator.parameters['scores'])} points of isotonic steps"
+        yield "fitted", f"isotonic steps with {len(fit.calibrator.parameters['scores'])} points"
     else:
         values = (f"{name} {value[0]:.3f}" for name, value in fit.calibrator.parameters.items())
         yield "fitted", ", ".join(values)
-    aim = "no aim: a label is what is likelier" if fit.aim is None else f"chosen to {_aim(fit)}"
+    aim = "no aim: the likelier label" if fit.aim is None else f"chosen to {_aim(fit)}"
     yield "threshold", f"{fit.threshold:.3f} of the calibrated score; {aim}"
 
 
@@ -156,11 +156,11 @@ def _aim(fit: Fit) -> str:
         case "maximize":
             return f"maximize {NAMES.get(aim.metric, aim.metric)}"
         case "precision":
-            return f"find the most with a precision of at least {aim.least:g}"
+            return f"highest recall with a precision of at least {aim.least:g}"
         case "recall":
-            return f"find at least {aim.least:g} of all with the highest precision"
+            return f"highest precision with a recall of at least {aim.least:g}"
         case "costs":
-            return f"cost least, a miss {aim.miss:g} and a false alarm {aim.false_alarm:g}"
+            return f"lowest cost, with {aim.miss:g} for a miss and {aim.false_alarm:g} for a false alarm"
 
 
 # --- the share of hallucinated outputs --------------------------------------------------------------
@@ -173,8 +173,8 @@ PREVALENCE_ROWS = {
     "rogan_gladen": "Rogan-Gladen",
 }
 PREVALENCE_ASSUMES = (
-    "Assumed: the labelled samples are a random sample of the outputs that are asked about. Brackets: 95 % "
-    "intervals, in which samples of one context count together; that of the judge alone knows nothing of its "
+    "Assumption: the labelled samples are a random sample of the estimated outputs. Brackets: 95 % "
+    "intervals, in which samples of one context count together; the one of the judge alone ignores its "
     "errors."
 )
 
@@ -222,8 +222,8 @@ def prevalence_html(
 def _prevalence_facts(found: Prevalence) -> Iterator[tuple[str, str]]:
     worth = ""
     if found.worth is not None and found.worth > found.n_labelled:
-        worth = f"; the judge makes the {found.n_labelled} labels worth {found.worth:.0f}"
-    yield "tuning", f"λ {decimal(found.tuning)}: 0 leaves the judge out, 1 takes all it says{worth}"
+        worth = f"; with the judge, the {found.n_labelled} labels are worth {found.worth:.0f}"
+    yield "tuning", f"λ {decimal(found.tuning)}: 0 ignores the judge, 1 uses it fully{worth}"
     for name, words in PREVALENCE_ROWS.items():
         if reason := getattr(found, name).undefined:
             yield "undefined" if getattr(found, name).value is None else "no interval", f"{words}: {reason}"

@@ -128,7 +128,7 @@ def roc(truth: NDArray[np.bool_], scores: NDArray[np.float64], area: Estimate) -
         _path(UNIT, [(0, 0), (1, 1)], CHANCE),
         _path(UNIT, _visible_points(false_rate, true_rate), LINE),
     ]
-    names = ("faithful, but called hallucinated", "hallucinated, and called so")
+    names = ("faithful, but flagged", "hallucinated, and flagged")
     return Chart("ROC", words, _svg(UNIT, names, parts), UNIT)
 
 
@@ -145,7 +145,7 @@ def precision_recall(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> C
     base, mean = float(truth.mean()), float((np.diff(recall) * precision).sum())
     words = (
         f"Average precision is {decimal(mean)}; the dotted line is the share of hallucinated samples, "
-        f"{decimal(base)}, which is the precision of calling everything so."
+        f"{decimal(base)}, which is the precision of flagging everything."
     )
     # One step per threshold: its precision applies from the previous recall to its own.
     steps = np.stack([recall[:-1], recall[1:]], axis=1).ravel(), np.repeat(precision, 2)
@@ -172,11 +172,11 @@ def reliability(found: Reliability) -> Chart:
         for each in found.bins
     )
     words = (
-        "On the dotted line a score is the share that is hallucinated. Each point is of about as many "
-        f"samples, with its 95 % interval. Expected calibration error {decimal(found.ece)} "
+        "On the dotted line, the score equals the share of hallucinated outputs. Each point has about "
+        f"equally many samples, with its 95 % interval. Expected calibration error {decimal(found.ece)} "
         f"({decimal(found.ece_by_chance)} by chance), Brier score {decimal(found.brier)}."
     )
-    names = ("mean score", "share hallucinated in truth")
+    names = ("mean score", "true share of hallucinated")
     return Chart("Reliability", words, _svg(UNIT, names, parts), UNIT, points)
 
 
@@ -201,7 +201,7 @@ def scores_by_label(groups: Mapping[str, ArrayLike]) -> Chart:
         f"median score {decimal(float(np.median(each)))}"
         for label, each in values.items()
     )
-    words = f"How many samples got which score. {told[:1].upper()}{told[1:]}."
+    words = f"Number of samples by score. {told[:1].upper()}{told[1:]}."
     y_ticks = [(most * part // 4, _short(most * part // 4)) for part in range(5)]
     return Chart("Scores", words, _svg(area, ("score", "samples"), parts, y_ticks), area)
 

@@ -29,10 +29,10 @@ ROOM = 20  # columns for a value with its interval
 WIDE = 76  # width in columns from which all parts of a difference and whole labels are shown
 LONGEST = 20  # columns for the name of a judge
 KEY = (
-    "Brackets: 95 % intervals, by a bootstrap of whole contexts, wider where these are few; differences are "
-    "taken draw by draw. Detectable: the difference that as many samples would show 4 times in 5, after the "
-    "correction. Exploratory: not asked about, so that nothing is shown by it and its p value is not "
-    "corrected. Lower is better for the Brier score only."
+    "Brackets: 95 % intervals, from a bootstrap of whole contexts, wider if there are few; differences are "
+    "computed draw by draw. Detectable: the difference that these samples would show 4 times in 5, after "
+    "correction. Exploratory: not chosen beforehand, so it shows nothing and its p value is not corrected. "
+    "Lower is better only for the Brier score."
 )
 
 
@@ -46,7 +46,7 @@ def _parts(comparison: Comparison, console: Console, listed: int) -> Iterator[Re
     from rich.text import Text
 
     yield Text(
-        f"on the {comparison.n} samples that all share, of {comparison.n_all} in all "
+        f"on the {comparison.n} shared samples of {comparison.n_all} "
         f"({percent(comparison.n / comparison.n_all)}); {comparison.n_contexts} contexts",
         style="bold",
     )
@@ -81,14 +81,14 @@ def family_text(asked: Sequence[str], family: int) -> str:
     """Return which metrics were asked about, and what their p values are corrected for."""
     names = " and ".join(NAMES.get(name, name) for name in asked)
     if family < 2:
-        return f"Asked about: {names}; one p value, so nothing is corrected."
-    return f"Asked about: {names}; its {family} p values are corrected together by Holm's method."
+        return f"Chosen: {names}; one p value, so there is no correction."
+    return f"Chosen: {names}; {family} p values are corrected together by Holm's method."
 
 
 def _sides(comparison: Comparison) -> Table:
     """Return a table of coverage and labels with one row per side."""
     table = numbers("judge", "ok", "coverage", "failed", "abstained")
-    table.add_column("labels on the shared")
+    table.add_column("labels on shared samples")
     for side in comparison.sides:
         table.add_row(
             plain(side.name),
@@ -151,7 +151,11 @@ def _flips(pair: PairResult, width: int, listed: int) -> Iterator[RenderableType
     if not pair.flips:
         yield Text("no flips: both give the same label to every sample")
         return
-    shown = f", the {min(listed, len(pair.flips))} furthest apart" if listed < len(pair.flips) else ""
+    shown = (
+        f", the {min(listed, len(pair.flips))} with the largest difference"
+        if listed < len(pair.flips)
+        else ""
+    )
     if not listed:
         yield Text(f"{len(pair.flips)} flips; --list N shows them")
         return
@@ -191,15 +195,16 @@ def render_plan(plan: Plan, console: Console) -> None:
     console.print(
         Text.assemble(
             (f"{needed:,} labelled samples", "bold"),
-            f", each judged by both, show a difference of {plan.difference:g} in {name_of(plan.metric)} ",
+            f", each judged by both, are needed to show a difference of {plan.difference:g} in "
+            f"{name_of(plan.metric)} ",
             f"{chance}.",
         )
     )
     if plan.design is not None and plan.design > 1:
         console.print(
             Text(
-                f"{plan.n:,} if every sample had a context of its own; times {plan.design:.2f}, because in "
-                "the pilot samples share contexts."
+                f"{plan.n:,} if each sample had its own context; times {plan.design:.2f}, because samples in "
+                "the pilot share contexts."
             )
         )
     console.print()

@@ -114,7 +114,7 @@ class Scores:
 
 
 MADE_BY = f"{__version__}/5"
-"""The code that counts; the number goes up with every change of what is counted or how it is kept."""
+"""Version of the counting code; increased with every change of what is counted or how it is stored."""
 
 HEADING = ("balanced_accuracy", "accuracy")
 
@@ -238,7 +238,7 @@ def count_outcomes(
         check_flag(flag)
         outcomes = [reflagged(outcome, flag) for outcome in outcomes]
         for judge in {outcome.judge for outcome in outcomes if by_claims(outcome)} & recipes.keys():
-            told = f"{recipes[judge].judge}, flagged anew by {'+'.join(sorted(flag))}"
+            told = f"{recipes[judge].judge}, flagged by {'+'.join(sorted(flag))} instead"
             recipes[judge] = replace(recipes[judge], judge=told)
     scores = Scores(samples)
     report = summarize(facts, samples, scores.collect(outcomes), recipes, record.scoring)

@@ -163,28 +163,30 @@ def notes(estimate: Estimate) -> Iterator[str]:
         yield from (f"{str(blank)[:1].upper()}{str(blank)[1:]}." for blank in estimate.unread.blanks)
     for each in estimate.judges:
         if each.abstains:
-            yield f"{each.judge} will not be asked about: {tally(each.abstains)}."
+            yield f"{each.judge} will abstain on: {tally(each.abstains)}."
         if each.failing:
-            yield f"{each.judge} cannot say what it would ask about {each.failing:,} samples."
+            yield f"{each.judge} cannot plan its calls for {each.failing:,} samples."
         if each.no_output:
-            yield f"{each.no_output:,} samples have no output yet; judging them is not in these figures."
+            yield f"{each.no_output:,} samples have no output yet; these figures do not include them."
         if each.calls is None:
-            yield f"{each.judge} does not say what it asks; its calls, tokens and cost are unknown, not none."
+            yield f"{each.judge} does not plan its calls; its calls, tokens and cost are unknown, not zero."
         elif each.elsewhere:
-            yield f"{each.elsewhere:,} calls of {each.judge} go to its own engine; their cost is not in."
+            yield (
+                f"{each.elsewhere:,} calls of {each.judge} go to its own engine; their cost is not included."
+            )
     if estimate.estimated_from is not None:
         yield (
-            f"Scaled up from {estimate.estimated_from:,} samples, evenly spaced: expect these figures, "
-            "do not rely on them as bounds."
+            f"Extrapolated from {estimate.estimated_from:,} evenly spaced samples: these are expected "
+            "values, not upper bounds."
         )
     else:
-        yield "Calls and tokens are the most that there can be; nothing was asked."
-    yield "Tokens read are those of the prompts as asked; beginnings that they share are computed once."
+        yield "Calls and tokens are upper bounds; no model was asked."
+    yield "Tokens read are counted per prompt; common beginnings are computed only once."
     if any(each.seconds is not None for each in estimate.judges):
         runs = dict.fromkeys(each.rate_of for each in estimate.judges if each.rate_of)
-        yield f"Time: at the speed of {', '.join(runs) or 'earlier runs'}."
+        yield f"Time is based on the speed of {', '.join(runs) or 'earlier runs'}."
     if any(each.seconds is None for each in estimate.judges):
-        yield "Time is unknown where no finished run has had the same judge and model."
+        yield "Time is unknown, because no finished run had the same judge and model."
     if estimate.price is not None:
         yield f"Price: {estimate.price}."
 

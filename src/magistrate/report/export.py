@@ -202,9 +202,9 @@ def format_of(target: Path, *, replace: bool = False) -> str:
     found = next((kind for ending, kind in ENDINGS.items() if name.endswith(ending)), None)
     if found is None:
         *others, last = ENDINGS
-        raise SpecError(f"cannot tell the format of {target}; end it in {', '.join(others)} or {last}")
+        raise SpecError(f"unknown format of {target}; the name must end in {', '.join(others)} or {last}")
     if target.exists() and not replace:
-        raise SpecError(f"{target} is there already; use --force to replace it")
+        raise SpecError(f"{target} already exists; use --force to replace it")
     return found
 
 
@@ -401,7 +401,7 @@ def junit(
 def _scoring(judge: JudgeReport) -> str:
     """Return how a judge's scores are read, in words."""
     if judge.scoring is None:
-        return "not known"
+        return "unknown"
     threshold = judge.scoring.threshold
     return judge.scoring.direction + ("" if threshold is None else f", threshold {threshold:g}")
 
@@ -423,7 +423,7 @@ def fresh(target: Path | None) -> None:
     if target is None:
         return
     if target.is_dir() or not target.absolute().parent.is_dir():
-        raise SpecError(f"cannot write {target}: name a file in a folder that is there")
+        raise SpecError(f"cannot write {target}: its folder does not exist")
     if target.exists() and not target.is_file():
         return
     try:

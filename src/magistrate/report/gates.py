@@ -63,12 +63,12 @@ class Gate:
         metric = match and (match["inner"] or match["metric"])
         if match is None or metric not in FIGURES:
             raise SpecError(
-                "a gate is written METRIC>=VALUE or METRIC<=VALUE, such as f1>=0.7 or lower(f1)>=0.6; "
-                f"got {text!r}; known: {', '.join(FIGURES)}"
+                "write a gate as METRIC>=VALUE or METRIC<=VALUE, such as f1>=0.7 or lower(f1)>=0.6; got "
+                f"{text!r}; known: {', '.join(FIGURES)}"
             )
         if match["end"] and metric not in METRICS:
             raise SpecError(
-                f"{metric} in the gate {text!r} has no interval; those have: {', '.join(METRICS)}"
+                f"{metric} in the gate {text!r} has no interval; metrics with one: {', '.join(METRICS)}"
             )
         try:
             bound = float(match["bound"])
@@ -77,7 +77,7 @@ class Gate:
         if match["sign"] == ">=" and bound > 1 and metric not in UNBOUNDED:
             raise SpecError(f"figures are in [0, 1], so the gate {text!r} can never be passed")
         if match["judge"] not in (None, *judges):
-            raise SpecError(f"the gate {text!r} is on no judge of this run; it has: {', '.join(judges)}")
+            raise SpecError(f"the gate {text!r} matches no judge of this run; it has: {', '.join(judges)}")
         sign: Sign = ">=" if match["sign"] == ">=" else "<="
         end: End | None = None if match["end"] is None else "lower" if match["end"] == "lower" else "upper"
         return cls(metric, bound, sign, end, match["judge"])
@@ -97,7 +97,7 @@ class Gate:
             if self.judge not in (None, judge.judge):
                 continue
             if status != "done":
-                reason = f"the run is {status}, so that its figures are not all"
+                reason = f"the run is {status}, so its figures are incomplete"
                 yield GateResult(str(self), judge.judge, False, reason)
             else:
                 yield self._result(judge)
@@ -109,7 +109,7 @@ class Gate:
             return GateResult(str(self), judge.judge, passed, reason, value)
 
         if self.metric not in COUNTED and (short := _too_few(judge)):
-            return result(False, f"{self.metric} rests on {short}, less than {LEAST_COVERAGE:.0%}")
+            return result(False, f"{self.metric} is based on {short}, less than {LEAST_COVERAGE:.0%}")
         estimate, n = self._measured(judge)
         if estimate.value is None:
             because = f": {estimate.undefined}" if estimate.undefined else ""
@@ -152,7 +152,7 @@ class Gate:
             return judge.result.metrics[self.metric], judge.n_measured
         calibration = judge.calibration
         if calibration is None:
-            return Estimate.none("there are no scores beside labels"), 0
+            return Estimate.none("there are no labelled samples with scores"), 0
         return Estimate(getattr(calibration, self.metric), None, None), calibration.n
 
 
@@ -203,6 +203,6 @@ def results(gates: Iterable[str], report: Report) -> list[GateResult]:
     found: list[GateResult] = []
     for text in gates:
         gate = Gate.parse(text, names)
-        nobody = GateResult(str(gate), "no judge", False, "nobody judged anything in this run")
+        nobody = GateResult(str(gate), "no judge", False, "this run has no judgements")
         found += list(gate.results(report)) or [nobody]
     return found

@@ -17,9 +17,9 @@ from magistrate.report.formatting import as_text, change, estimated, lines, numb
 
 BRIER = " (Brier score)"
 FOOT = (
-    "On samples that nothing was learnt from: folds that share no context. Brackets: 95 % intervals, which "
-    "draw contexts anew, both sides alike; a gain above 0 is better, also of a Brier score. p is corrected "
-    "for the number of attempts; above .05 nothing is shown."
+    "Measured on held-out samples, in folds that share no context. Brackets: 95 % intervals, from a "
+    "bootstrap of contexts, the same for both sides; a gain above 0 is better, also for the Brier score. p "
+    "is corrected for the number of attempts; above .05, nothing is shown."
 )
 
 
@@ -120,6 +120,6 @@ def verdict(each: Attempt) -> str:
         return f"not kept: {each.reason}"
     if each.gain.high is not None and each.gain.high < 0:
         return f"worse, on {each.n} samples"
-    seen = f"; as many labels show a gain from {decimal(each.visible)} on" if each.visible else ""
+    seen = f"; this many labels can show a gain of {decimal(each.visible)} or more" if each.visible else ""
     why = f" ({each.gain.undefined})" if each.gain.undefined else ""
     return f"not shown to be better{why}{seen}"

@@ -104,7 +104,9 @@ def asks_of(judge: Any) -> Asks:
     schema = shape.schema if shape is not None and shape.digest == judge.info.constraint else None
     if isinstance(inner, Grade):
         form, (low, high) = inner.form, inner.form.scale
-        rule = f"{form.label} from {form.score} {form.at_least:g} on, on a scale of {low:g} to {high:g}"
+        rule = (
+            f"{form.label} if {form.score} is at least {form.at_least:g}, on a scale of {low:g} to {high:g}"
+        )
         return Asks(schema=schema, rule=f"{rule}; else {form.otherwise}")
     if not isinstance(inner, Classify):
         return Asks(schema=schema)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 LONGEST = 32  # columns for a member's name
 MOST_PAIRS = 8  # members up to which the table of pairs is shown
 KEY = (
-    "Brackets: 95 % intervals; those of the gain and of errors by a bootstrap of whole contexts. Errors: the "
-    "correlation of being wrong about the same samples. Effective votes: how many members with independent "
-    "errors these are worth, k / (1 + (k - 1) r)."
+    "Brackets: 95 % intervals; for the gain and for errors from a bootstrap of whole contexts. Errors: the "
+    "correlation of being wrong on the same samples. Effective votes: the number of members with independent "
+    "errors that would be equally good, k / (1 + (k - 1) r)."
 )
 
 
@@ -114,15 +114,13 @@ def _unlabelled(report: JuryReport) -> Iterator[RenderableType]:
 
     found = report.unlabelled
     if found.recall is None or found.specificity is None:
-        told = (
-            f"without labels (Dawid and Skene): the shares of the votes stand for it, since {found.fallback}"
-        )
+        told = f"without labels (Dawid and Skene): shares of votes are used instead, because {found.fallback}"
         yield Text(told, style="dim")
         return
     rounds = f"{found.rounds} rounds{'' if found.converged else ', not converged'}"
     yield Text(
         f"without labels (Dawid and Skene, {rounds}): {percent(found.share)} hallucinated; each member "
-        "beside the others"
+        "compared with the others"
     )
     table = numbers("member", "finds hallucinated", "finds faithful")
     for name, recall in found.recall.items():
@@ -137,7 +135,7 @@ def _disputed(report: JuryReport, width: int, listed: int) -> Iterator[Renderabl
     if not found or not listed:
         return
     yield ""
-    shown = f", the {min(listed, len(found))} furthest apart" if len(found) > listed else ""
+    shown = f", the {min(listed, len(found))} with the largest difference" if len(found) > listed else ""
     yield Text(f"{len(found)} disputed samples{shown}", style="bold")
     names = [row.name for row in report.members][:MOST_PAIRS]
     table = numbers("sample", "gold", *distinct_names(names, 14))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 LONGEST = 32  # columns for a candidate's name
 MOST_ACROSS = 12  # candidates up to which the table of wins is shown
 KEY = (
-    "Rating: points of Elo around 1,000 by Bradley and Terry's model with ties (Davidson); 400 above another "
-    "means ten wins for a loss. Brackets and ranks: 95 %, by a bootstrap of whole questions."
+    "Rating: Elo points around 1,000, from a Bradley-Terry model with ties (Davidson); 400 points more mean "
+    "ten wins per loss. Brackets and ranks: 95 %, from a bootstrap of whole questions."
 )
 
 

@@ -128,7 +128,7 @@ def _measured(
 
 
 AGAINST = ("contradiction", "unsupported")
-"""The kinds of claims that speak against an output."""
+"""The kinds of claims that count against an output."""
 
 
 def against(verdict: Verdict) -> list[Stretch]:
@@ -173,15 +173,15 @@ def _remarks(report: JudgeReport) -> Iterator[str]:
     yield from _coverage(report)
     if report.n_ok > 1 and len(report.verdicts) == 1:
         (label,) = report.verdicts
-        yield f"It gave one label to everything: all {report.n_ok} verdicts are {label!r}."
+        yield f"It gave every sample the same label: all {report.n_ok} verdicts are {label!r}."
     yield from _measured_on(report)
     if report.turned:
         yield (
             "A low score of this judge means hallucinated (its direction is maximize); AUROC, ECE, Brier "
-            "score and log loss are of 1 - score."
+            "score and log loss use 1 - score."
         )
     if report.scoring is None and any(label in report.verdicts for label in (FAITHFUL, HALLUCINATED)):
-        yield f"Nothing is said of its scores: {NOT_STORED}. {AGAIN}."
+        yield f"There are no figures of its scores: {NOT_STORED}. {AGAIN}."
     yield from _calibration(report)
     if report.result is not None:
         yield from _ranking(report)
@@ -194,7 +194,7 @@ def _unread(report: JudgeReport) -> Iterator[str]:
     if report.unread is None:
         return
     if report.unread.n:
-        yield f"{report.unread}. No figure counts them, and they lower the coverage."
+        yield f"{report.unread}. They are not in the figures, but they lower the coverage."
     for blank in report.unread.blanks:
         yield f"{str(blank)[:1].upper()}{str(blank)[1:]}."
 
@@ -210,8 +210,8 @@ def _coverage(report: JudgeReport) -> Iterator[str]:
     if waiting := report.n_total - report.n_judged:
         parts.append(f"{waiting} not judged")
     yield (
-        f"{report.n_total - report.n_ok} of {counted(report.n_total, 'sample')} have no verdict "
-        f"(coverage {percent(report.coverage)}): {', '.join(parts)}. They count as no label."
+        f"{report.n_total - report.n_ok} of {counted(report.n_total, 'sample')} have no verdict (coverage "
+        f"{percent(report.coverage)}): {', '.join(parts)}. They count for neither label."
     )
 
 
@@ -219,9 +219,9 @@ def _measured_on(report: JudgeReport) -> Iterator[str]:
     """Yield which verdicts the metrics leave out, and why."""
     known = f"only {FAITHFUL!r} and {HALLUCINATED!r} are counted"
     if report.other_gold:
-        yield f"Gold labels of other names: {report.other_gold}; {known}."
+        yield f"Other gold labels: {report.other_gold}; {known}."
     if report.other_verdicts:
-        yield f"Verdict labels of other names: {report.other_verdicts}; {known}."
+        yield f"Other verdict labels: {report.other_verdicts}; {known}."
     if not report.n_ok:
         return
     if not report.n_labelled:
@@ -230,7 +230,7 @@ def _measured_on(report: JudgeReport) -> Iterator[str]:
             f"{percent(report.hallucinated_share)} of the verdicts say {HALLUCINATED!r}."
         )
     elif unlabelled := report.n_judged - report.n_labelled - report.other_gold:
-        yield f"Without a gold label: {unlabelled} of {report.n_judged} samples; the metrics leave them out."
+        yield f"Without a gold label: {unlabelled} of {report.n_judged} samples; metrics do not include them."
 
 
 def _ranking(report: JudgeReport) -> Iterator[str]:
@@ -241,11 +241,11 @@ def _ranking(report: JudgeReport) -> Iterator[str]:
     shown = f"AUROC {decimal(area.value)} {interval(area)}"
     if area.low <= 0.5 <= area.high:
         yield (
-            f"As far as {counted(report.n_measured, 'sample')} can tell, no better than chance at ranking: "
-            f"its interval contains .5 ({shown})."
+            f"On {counted(report.n_measured, 'sample')}, ranking is not shown to be better than chance: its "
+            f"interval contains .5 ({shown})."
         )
     elif area.high < 0.5:
-        yield f"It ranks the wrong way round, worse than chance ({shown})."
+        yield f"It ranks in the wrong order, worse than chance ({shown})."
 
 
 def _threshold(report: JudgeReport) -> Iterator[str]:
@@ -260,7 +260,7 @@ def _threshold(report: JudgeReport) -> Iterator[str]:
         f"The threshold is the problem, not the ranking: AUROC {decimal(area.value)}, but balanced accuracy "
         f"{decimal(found.own)}{at}. Thresholds chosen on other contexts of this data give "
         f"{decimal(found.held_out)}, {signed(found.gain)} [{signed(found.low)}, {signed(found.high)}]. To "
-        f"choose one: {report.calibrate}; to judge with it, add --calibration and that file."
+        f"choose one: {report.calibrate}; to use it, add --calibration with that file."
     )
 
 
@@ -271,16 +271,16 @@ def _calibration(report: JudgeReport) -> Iterator[str]:
         return
     if on.scores is None:
         yield (
-            f"Whether its calibration on {on.dataset} holds here cannot be told: its file is of an older "
-            "Magistrate and does not hold the scores that it was fitted to. Calibrate again."
+            f"It is unknown whether its calibration on {on.dataset} is valid here: its file is from an older "
+            "version and lacks the scores that it was fitted to. Calibrate again."
         )
     elif report.shift is not None and report.shift.shown:
         found = report.shift
         yield (
-            f"Its calibration was made for other data: the scores here differ from those of {on.dataset} by "
+            f"Its calibration was fitted to other data: the scores here differ from those of {on.dataset} by "
             f"up to {decimal(found.distance)} (Kolmogorov-Smirnov, p {p_of(found.p)}; {found.n} contexts "
-            f"here, {found.n_before} there). Its probabilities and its threshold may not hold; label some of "
-            f"these outputs and calibrate on them: {report.calibrate}"
+            f"here, {found.n_before} there). Its probabilities and its threshold may be wrong here; label "
+            f"some of these outputs and calibrate on them: {report.calibrate}"
         )
 
 
@@ -372,10 +372,10 @@ class _Tally:
         if sample_id not in samples:
             raise InputError(
                 f"judge {self.judge!r} has an outcome for sample {sample_id!r}, which is not among the "
-                f"{len(samples)} samples given; pass the samples of the same run"
+                f"{len(samples)} given samples; pass the samples of the same run"
             )
         if sample_id in self.judged:
-            raise InputError(f"judge {self.judge!r} has two outcomes for sample {sample_id!r}; pass one")
+            raise InputError(f"judge {self.judge!r} has two outcomes for sample {sample_id!r}; pass only one")
         if not isfinite(outcome.seconds):
             raise InputError(f"judge {self.judge!r}, sample {sample_id!r}: seconds are {outcome.seconds}")
         self.judged.add(sample_id)

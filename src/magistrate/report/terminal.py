@@ -226,7 +226,7 @@ def print_outcome(outcome: Outcome, sample: Sample, console: Console, *, steps: 
 
 def _verdict(verdict: Verdict, sample: Sample, console: Console) -> None:
     if verdict.explanation:
-        flipped = ", which leads to another label" if verdict.explanation_agrees is False else ""
+        flipped = ", which contradicts the label" if verdict.explanation_agrees is False else ""
         _block(console, f"explanation{flipped}", plain(verdict.explanation))
     colour = console.color_system is not None and not console.no_color
     if sample.output and (heat := heat_block(sample.output, verdict.details, colour=colour)) is not None:
@@ -318,7 +318,7 @@ def _tokens(step: Step) -> str:
     usage = step.usage
     if usage.reused:
         return "answered from the cache of earlier calls"
-    return f"{usage.prompt} tokens read ({usage.cached} from cache), {usage.generated} written"
+    return f"{usage.prompt} tokens read ({usage.cached} from cache), {usage.generated} generated"
 
 
 def _json(value: object) -> str:
@@ -369,7 +369,7 @@ def heat_text(text: str, heat: Heat, *, colour: bool) -> Text:
                 shown.append(words)
         shown.append(" …\n" if last < len(text) else "")
     below = f"({plain(heat.legend)}"
-    below += f"; {plain(heat.told(text))})" if colour or not worst else "; in brackets the highest)"
+    below += f"; {plain(heat.told(text))})" if colour or not worst else "; highest in brackets)"
     return shown.append(("" if shown.plain.endswith("\n") else "\n") + below, style="dim")
 
 
@@ -400,8 +400,8 @@ def _shown(text: str, worst: set[tuple[int, int]]) -> list[tuple[int, int]]:
 SHOWN = {"auroc": "AUROC", "balanced_accuracy": "bal. acc."}
 NONE = "–"
 NOTE = (
-    "AUROC ranks by score; balanced accuracy (bal. acc.) is of the labels. Brackets: 95 % intervals. n: "
-    "samples of the set; a judge's figures are of its verdicts on labelled samples."
+    "AUROC is about scores; balanced accuracy (bal. acc.) is about labels. Brackets: 95 % intervals. n: "
+    "samples of the set; figures of a judge are based on its verdicts on labelled samples."
 )
 
 

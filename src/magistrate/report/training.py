@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 PART_HEAD = ("part", "weight", "AUROC alone")
 HELD_HEAD = ("judged", "n", "balanced accuracy", "AUROC", "F1", "ECE (by chance)", "coverage")
-WITHIN = "the same data, in folds"
+WITHIN = "same data, in folds"
 READING_STACK = (
-    "Judged are samples that the fit had not seen: folds that share no context, and each family of data by a "
-    "stack of all the others. Labels are those of a probability of .5 where either label is as likely, "
-    "nothing is chosen on what is judged; the ECE is at that base rate too. Brackets: 95 % intervals that "
-    "take contexts whole. A weight is what one standard deviation of a part adds to the log odds."
+    "Measured on samples that were not used for the fit: in folds that share no context, and each family of "
+    "data with a stack of all others. Labels use a probability of .5 at a base rate of .5, so nothing is "
+    "chosen on the measured samples; the ECE uses the same base rate. Brackets: 95 % intervals over whole "
+    "contexts. A weight is the change of the log odds for one standard deviation of a part."
 )
 
 
@@ -102,25 +102,25 @@ def card(fit: StackFit, file: StackFile) -> str:
 
 
 def _card(fit: StackFit, file: StackFile) -> Iterator[str]:
-    yield "# A stack: is an output faithful to its context?"
+    yield "# A stack that judges whether an output is faithful to its context"
     yield ""
     yield f"{_stack_line(fit, file)}. Use it with `magistrate run DATA --judge stack:FOLDER`."
     yield ""
     yield (
-        "Its score is the probability that an output is hallucinated where a share of "
-        f"{file.base_rate:g} is; `base_rate=` says another share. Its label is what is likelier. It abstains "
-        f"further than {file.limit:.1f} from the middle of what it was trained on (Mahalanobis distance, "
-        "standardized; 1.2 times what 999 of 1,000 training samples lie within)."
+        f"Its score is the probability that an output is hallucinated, at a base rate of {file.base_rate:g}; "
+        "set another one with `base_rate=`. Its label is the likelier one. It abstains at a distance of more "
+        f"than {file.limit:.1f} from the centre of its training data (standardized Mahalanobis distance; 1.2 "
+        "times the distance within which 999 of 1,000 training samples are)."
     )
     yield ""
-    yield "## What it weighs"
+    yield "## Weights"
     yield ""
     yield from _markdown(PART_HEAD, part_lines(fit))
     yield ""
     if file.model is not None:
-        yield f"Its judges ask {file.model.name} ({file.model.fingerprint[:12]}), and no other model."
+        yield f"Its judges need the model {file.model.name} ({file.model.fingerprint[:12]})."
         yield ""
-    yield "## What it is worth"
+    yield "## Quality"
     yield ""
     yield from _markdown(HELD_HEAD, held_lines(fit))
     yield ""
@@ -129,14 +129,14 @@ def _card(fit: StackFit, file: StackFile) -> Iterator[str]:
         yield ""
         yield f"- {remark}"
     yield ""
-    yield "## What it was trained on"
+    yield "## Training data"
     yield ""
     lines = [(each.dataset, str(each.n), str(each.hallucinated), each.digest[:12]) for each in file.data]
     yield from _markdown(("data", "samples", "hallucinated", "digest"), lines)
     yield ""
     options = f"seed {file.seed}, {file.folds} folds, penalty 1/{file.strength:g}"
     signs = ", no weight below zero" if file.positive else ""
-    yield f"Magistrate {file.package}: {options}{signs}. All of it stands in `stack.json`."
+    yield f"Magistrate {file.package}: {options}{signs}. `stack.json` has all details."
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -148,8 +148,8 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[s
 
 
 READING_PROBE = (
-    "Held out: folds that share no context. Brackets: 95 % intervals. Either label is taken to be as likely, "
-    "so the score is no calibrated probability where that is not so. A probe says little of other kinds of "
+    "Held out: folds that share no context. Brackets: 95 % intervals. Both labels are assumed to be equally "
+    "likely; otherwise the score is not a calibrated probability. A probe says little about other kinds of "
     "text."
 )
 

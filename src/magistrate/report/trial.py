@@ -76,7 +76,8 @@ def _trial(details: Mapping[str, Any]) -> TrialHeard:
     rounds = int(details["rounds"])
     heard = f", after {rounds} {'reply' if rounds == 1 else 'replies'} of each side" if rounds else ""
     opening = (
-        f"before the hearing the context was found not to bear the output out: {_share(details['opening'])}"
+        "opening question, before the hearing: the context does not support the output: "
+        f"{_share(details['opening'])}"
     )
     return TrialHeard(
         opening, f"it ended: {details['stopped']}{heard}", tuple(map(_charge, _listed(details["trial"])))
@@ -85,7 +86,7 @@ def _trial(details: Mapping[str, Any]) -> TrialHeard:
 
 def _charge(each: Mapping[str, Any]) -> ChargeHeard:
     share = each["probability"]
-    sure = "" if share is None else f", {_share(share)} that the charge is right"
+    sure = "" if share is None else f", charge right: {_share(share)}"
     return ChargeHeard(
         number=int(each["charge"]),
         kind=str(each["kind"]),
@@ -100,11 +101,11 @@ def _charge(each: Mapping[str, Any]) -> ChargeHeard:
 
 def _said(said: Mapping[str, Any], charge: bool) -> Said:
     side, quote = str(said["side"]), said["quote"]
-    does = "" if quote is not None else "quotes nothing of the context"
+    does = "" if quote is not None else "quotes nothing from the context"
     if said["yields"]:
         does = "concedes" if side == "defence" else "rests"
     elif charge and quote is None:
-        does = "the context says nothing of the kind"
+        does = "the context does not say this"
     return Said(side, does, "" if quote is None else str(quote), str(said["argument"]))
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 FOOTNOTE = (
-    "Length and n-gram overlap are given the threshold and direction that are best on this very data, "
-    "and an AUROC free of direction, max(a, 1 - a): an upper bound of what the shortcut gives."
+    "For length and n-gram overlap, the threshold and direction are the best ones on this data, and AUROC is "
+    "max(a, 1 - a): an upper bound for these shortcuts."
 )
 
 
@@ -210,7 +210,7 @@ class JudgeReport:
 def context_advice(columns: Sequence[str]) -> str:
     """Return advice for samples without a context. `columns` are those that look like one."""
     if not columns:
-        return "; no column looks like a context: name one with --map context=COLUMN"
+        return "; no column looks like a context: give one with --map context=COLUMN"
     return f"; columns that look like a context: {', '.join(columns)}; map one: --map context={columns[0]}"
 
 
@@ -292,24 +292,22 @@ def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
         yield "spans", _spans(judge.spans)
     if judge.latency_median is not None:
         known = judge.seconds_per_sample is not None
-        cost = (
-            f"{duration(judge.seconds_per_sample)} of the run" if known else "not known, the run has no end"
-        )
+        cost = f"{duration(judge.seconds_per_sample)} of the run" if known else "unknown, the run has no end"
         yield "time a sample", f"{cost}; answered after {duration(judge.latency_median)} (median)"
     usage = judge.usage
     yield (
         "tokens",
-        f"{usage.prompt:,} read ({usage.cached:,} from cache), {usage.generated:,} written "
+        f"{usage.prompt:,} read ({usage.cached:,} from cache), {usage.generated:,} generated "
         f"({usage.forced:,} forced), {usage.calls:,} calls",
     )
     if usage.reused:
         yield (
             "reused",
-            f"{usage.reused:,} of {usage.reused + usage.calls:,} calls were answered from the cache of "
-            "earlier ones: tokens and times are not all that the answers once took",
+            f"{usage.reused:,} of {usage.reused + usage.calls:,} calls were answered from the cache: their "
+            "original tokens and times are not included",
         )
     if judge.n_explained:
-        yield "explanations", f"{judge.flips} of {judge.n_explained} lead to another label"
+        yield "explanations", f"{judge.flips} of {judge.n_explained} contradict the label"
     for baseline in judge.baselines[2:]:
         yield NAMES.get(baseline.name, baseline.name).replace("\n", " "), baseline.rule
     yield "recipe", judge.recipe or "not recorded"
@@ -318,11 +316,11 @@ def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
 def _scoring(scoring: Scoring | None) -> str:
     """Return how scores are read, as stored with the run, in words."""
     if scoring is None:
-        return "not known which way they run: the run was stored before runs said so"
+        return "direction unknown: the run is from an older version"
     if {FAITHFUL, HALLUCINATED} <= set(scoring.labels):
-        told = f"a {'low' if scoring.turned else 'high'} one means {HALLUCINATED}"
+        told = f"a {'low' if scoring.turned else 'high'} score means {HALLUCINATED}"
     else:
-        told = f"a {'high' if scoring.turned else 'low'} one is good"
+        told = f"a {'high' if scoring.turned else 'low'} score is good"
     if scoring.threshold is None:
         return f"{told}; no threshold is declared"
     return f"{told}; threshold {decimal(scoring.threshold)}"
@@ -407,7 +405,7 @@ def run_facts(report: Report, record: RunRecord) -> list[tuple[str, str]]:
     if run.unread is not None and run.unread.n:
         facts += [("Unread", str(run.unread))]
     if run.damaged:
-        facts += [("Damaged", f"{len(run.damaged)} in the store, which no figure counts: {run.damaged[0]}")]
+        facts += [("Damaged", f"{len(run.damaged)} in the store, not included in figures: {run.damaged[0]}")]
     facts += [("Model", record.model), ("Status", run.status + (f": {run.reason}" if run.reason else ""))]
     facts += [("Begun", f"{record.created_at:%Y-%m-%d %H:%M} UTC")]
     if run.seconds is not None:
@@ -443,9 +441,9 @@ def headline(judge: JudgeReport) -> str:
     """Summarize the section in a sentence or two."""
     if judge.result is None:
         if not judge.n_ok:
-            return "There is no verdict, so nothing can be said of this judge."
+            return "There is no verdict, so this judge cannot be measured."
         share = judge.verdicts.get(HALLUCINATED, 0)
-        return f"{share:,} of {judge.n_ok:,} verdicts say {HALLUCINATED}; none stands beside a gold label."
+        return f"{share:,} of {judge.n_ok:,} verdicts say {HALLUCINATED}; none has a gold label."
     found = judge.result
     right = found.confusion.true_positive + found.confusion.true_negative
     words = f"Right on {right:,} of {found.confusion.n:,} labelled samples."

@@ -98,7 +98,7 @@ async def judge_one(
     except asyncio.CancelledError:
         if is_cancelled():
             raise
-        outcome = Failure(sample.id, name, "cancelled", "the engine gave the request up")
+        outcome = Failure(sample.id, name, "cancelled", "the engine cancelled the request")
     except DeadlineExceeded as error:
         outcome = Failure(sample.id, name, "timeout", f"no verdict {error}")
     except Exception as error:
@@ -151,7 +151,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, Answer]) -> Answer:
         task.add_done_callback(_forgotten)
         if not deadline.begun:
             work.close()
-    told = "" if stopped else "; it did not stop when it was told to"
+    told = "" if stopped else "; it did not stop when cancelled"
     raise DeadlineExceeded(f"within {seconds:g} seconds{told}")
 
 
@@ -168,7 +168,7 @@ def check_stream(judges: Sequence[Judge], info: EngineInfo) -> None:
     """
     names = [judge.info.name for judge in judges]
     if not names:
-        raise SpecError("there is no judge; name one at least")
+        raise SpecError("there is no judge; give at least one")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SpecError(
@@ -186,8 +186,8 @@ def _check_model(judge: str, model: str, fingerprint: str, info: EngineInfo) -> 
     """Reject a model other than the one a judge was fitted to. Only fingerprints are compared."""
     if fingerprint != info.fingerprint:
         raise SpecError(
-            f"judge {judge!r} was fitted to answers of {model} ({fingerprint[:12]}), and this is "
-            f"{info.model} ({info.fingerprint[:12]}); calibrate or train it with this model, or ask that one"
+            f"judge {judge!r} was fitted to answers of {model} ({fingerprint[:12]}), but this model is "
+            f"{info.model} ({info.fingerprint[:12]}); calibrate or train it with this model, or use that one"
         )
 
 
@@ -331,7 +331,7 @@ async def _produce(sample: Sample, task: Task | None, deadline: float) -> Sample
             raise
         return "the task was cancelled"
     except DeadlineExceeded as error:
-        return f"the task gave no output {error}"
+        return f"the task returned no output {error}"
 
 
 async def _answered(task: Task, sample: Sample) -> Sample | str:
@@ -350,7 +350,7 @@ def _with_answer(sample: Sample, answer: Any) -> Sample | str:
     context = (context,) if isinstance(context, str) else context or ()
     if not isinstance(output, str):
         found = type(answer).__name__ if answer is not given else f"a mapping whose output is {output!r:.80}"
-        return f"the task must answer a text or a mapping with 'output' (and 'context'), not {found}"
+        return f"the task must return a text or a mapping with 'output' (and 'context'), not {found}"
     if not isinstance(context, Sequence) or not all(isinstance(text, str) for text in context):
         return f"the task's context must be a text or a list of texts, not {context!r:.80}"
     if sample.output not in (None, output):

@@ -123,11 +123,13 @@ class Budget:
         """A message that states the limits and how much of each is spent."""
         told = []
         if (calls := self.limits.max_calls) is not None:
-            told.append(f"{self.spent.calls:,} of at most {calls:,} calls are made (max_calls)")
+            told.append(f"{self.spent.calls:,} of at most {calls:,} calls have been made (max_calls)")
         if (tokens := self.limits.max_tokens) is not None:
-            told.append(f"{_tokens(self.spent):,} of at most {tokens:,} tokens are spent (max_tokens)")
+            told.append(f"{_tokens(self.spent):,} of at most {tokens:,} tokens have been used (max_tokens)")
         if (dollars := self.limits.max_cost) is not None and self.cost is not None:
-            told.append(f"${self.cost(self.spent):,.4f} of at most ${dollars:,.4f} are spent (max_cost)")
+            told.append(
+                f"${self.cost(self.spent):,.4f} of at most ${dollars:,.4f} have been spent (max_cost)"
+            )
         return " and ".join(told)
 
     @property

@@ -36,17 +36,21 @@ class Option:
     metavar: str | None = None
 
 
-LIMIT = Option(name="limit", type=int, least=1, help="The first N samples only.")
-SAMPLE = Option(name="sample", type=int, least=1, help="N samples at random.")
-BALANCE = Option(name="balance", metavar="FIELD", help="With --sample: as many of each value, such as label.")
-SEED = Option(name="seed", type=int, default=0, help="For --sample.")
+LIMIT = Option(name="limit", type=int, least=1, help="Only the first N samples.")
+SAMPLE = Option(name="sample", type=int, least=1, help="N random samples.")
+BALANCE = Option(
+    name="balance",
+    metavar="FIELD",
+    help="With --sample: equally many samples for each value of this field, such as label.",
+)
+SEED = Option(name="seed", type=int, default=0, help="Seed of --sample.")
 VIEW = Option(name="view", help="A view of a named set, such as article200.")
-MAP = Option(name="map", type=dict, default={}, help="Which column is which field; repeatable.")
+MAP = Option(name="map", type=dict, default={}, help="The column of a field; repeatable.")
 LABELS = Option(
     name="labels",
     type=dict,
     default={},
-    help="What the values of the label column mean: faithful, hallucinated or unlabelled, such as "
+    help="Meaning of values in the label column (faithful, hallucinated or unlabelled), such as "
     "ok=faithful,bad=hallucinated; repeatable.",
 )
 UNREAD = Option(
@@ -55,50 +59,69 @@ UNREAD = Option(
     default=MAX_UNREAD,
     least=0,
     most=1,
-    help="Stop with 2 if a greater share of the rows cannot be read.",
+    help="Exit with 2 if a larger share of rows cannot be read.",
 )
 DATA = (LIMIT, SAMPLE, BALANCE, SEED, VIEW, MAP, LABELS, UNREAD)
 
 MODEL = Option(
     name="model",
-    help="Who is asked: a catalogue name, GGUF file or OpenVINO folder, openai:MODEL, ollama:MODEL, "
+    help="The model to ask: a catalogue name, a GGUF file, an OpenVINO folder, openai:MODEL, ollama:MODEL, "
     "vllm:MODEL, anthropic:MODEL or transformers:FOLDER (default: the small built-in one).",
 )
 BASE_URL = Option(
-    name="base_url", metavar="URL", help="Where the server of openai:MODEL or its like listens."
+    name="base_url", metavar="URL", help="The address of the server for openai:MODEL and similar."
 )
-DEVICE = Option(name="device", help="Where a model runs, such as CPU (default: $MAGISTRATE_DEVICE or CPU).")
-THREADS = Option(name="threads", type=int, least=1, help="Cores to use (default: all it may run on).")
-TIMEOUT = Option(name="timeout", type=float, above=0, help="Seconds for one call of the model.")
+DEVICE = Option(
+    name="device", help="The device that runs the model, such as CPU (default: $MAGISTRATE_DEVICE or CPU)."
+)
+THREADS = Option(
+    name="threads", type=int, least=1, help="Number of cores to use (default: all that are available)."
+)
+TIMEOUT = Option(
+    name="timeout", type=float, above=0, help="Time limit for one call of the model, in seconds."
+)
 PRICE = Option(
     name="price",
     metavar="IN/OUT",
-    help="What tokens cost, in dollars a million (default: what is known).",
+    help="Price of tokens, in US dollars per million (default: the known price).",
 )
 ENGINE = (MODEL, BASE_URL, DEVICE, THREADS, TIMEOUT)
 
 CONCURRENT = Option(
-    name="concurrency", type=int, default=CONCURRENCY, least=1, help="Samples under way at once."
+    name="concurrency",
+    type=int,
+    default=CONCURRENCY,
+    least=1,
+    help="How many samples are judged at the same time.",
 )
 TIME_FOR_VERDICT = Option(
-    name="deadline", type=float, default=DEADLINE, above=0, help="Seconds for one verdict."
+    name="deadline", type=float, default=DEADLINE, above=0, help="Time limit for one verdict, in seconds."
 )
 GIVE_UP = Option(
     name="give_up_after",
     type=int,
     default=GIVE_UP_AFTER,
     least=1,
-    help="Stop with 3 once the engine failed so often in a row.",
+    help="Exit with 3 after this many failures of the engine in a row.",
 )
-CALLS = Option(name="max_calls", type=int, least=1, help="Begin nothing more once so many calls are made.")
-TOKENS = Option(name="max_tokens", type=int, least=1, help="Begin nothing more once so many are spent.")
+TOKENS = Option(
+    name="max_tokens", type=int, least=1, help="Start no new sample after this many tokens have been used."
+)
+CALLS = Option(
+    name="max_calls", type=int, least=1, help="Start no new sample after this many calls have been made."
+)
 SECONDS = Option(
     name="max_seconds",
     type=float,
     above=0,
-    help="Stop after so many seconds, counted anew when the run is resumed.",
+    help="Stop after this many seconds; a resumed run counts from 0 again.",
 )
-COST = Option(name="max_cost", type=float, above=0, help="Begin nothing more once so many dollars are spent.")
+COST = Option(
+    name="max_cost",
+    type=float,
+    above=0,
+    help="Start no new sample after this many US dollars have been spent.",
+)
 LIMITS = (CONCURRENT, TIME_FOR_VERDICT, GIVE_UP, CALLS, TOKENS, SECONDS, COST)
 FAILURES = Option(
     name="max_failures",
@@ -106,17 +129,18 @@ FAILURES = Option(
     default=MAX_FAILURES,
     least=0,
     most=1,
-    help="Exit with 3 if a greater share of a judge's outcomes failed.",
+    help="Exit with 3 if a larger share of a judge's outcomes failed.",
 )
 
-JUDGES = Option(name="judges", type=list, flag="judge", help="Who judges.")
+JUDGES = Option(name="judges", type=list, flag="judge", help="The judge to use.")
 GATES = Option(
     name="gates",
     type=list,
     default=[],
     flag="gate",
     metavar="METRIC>=X",
-    help="Exit with 1 if a figure is worse: f1>=0.7, failures<=0.02, lower(f1)>=0.6; repeatable.",
+    help="Exit with 1 unless a figure meets this condition: f1>=0.7, failures<=0.02, lower(f1)>=0.6; "
+    "repeatable.",
 )
 NAME = Option(name="name", help="A name for the run.")
 TAGS = Option(name="tags", type=list, default=[], flag="tag", help="A tag for the run; repeatable.")
@@ -124,6 +148,6 @@ CACHE = Option(
     name="cache",
     type=bool,
     default=True,
-    help="Use answers of earlier, equal calls (default), or not.",
+    help="Reuse answers of earlier identical calls (default), or ask again.",
 )
 RUN = (JUDGES, GATES, NAME, TAGS, CACHE)

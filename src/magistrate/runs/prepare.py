@@ -79,8 +79,8 @@ class RunPlan:
         check_stream(self.judges, self.engine.info)
         if self.limits.max_cost is not None and self.cost is None:
             raise SpecError(
-                f"max_cost needs a price, and none is known for {self.engine.info.model!r}; "
-                "say it in dollars a million tokens: --price IN/OUT"
+                f"max_cost needs a price, but none is known for {self.engine.info.model!r}; give it in US "
+                "dollars per million tokens: --price IN/OUT"
             )
 
     @property
@@ -140,7 +140,7 @@ def spec_of_arguments(
     several = list(judges) if isinstance(judges, Sequence) and not isinstance(judges, str) else [judges]
     asked = registry.judges(judges)
     if not asked:
-        raise SpecError("there is no judge; name one at least")
+        raise SpecError("there is no judge; give at least one")
     words = [_words(given, judge) for given, judge in zip(several, asked, strict=True)]
     registry.warn_unasked(asked, model)
     model = None if registry.asks_none(asked) else model
@@ -209,8 +209,8 @@ def open_data(store: Store | None, part: DataPart, *, need_output: bool = True) 
         found = open_dataset(store, version.ref, **options)
     if part.digest is not None and part.digest != found.digest:
         raise SpecError(
-            f"{found.name} is not what was judged then: its sha256 is {found.digest[:12]}…, not "
-            f"{part.digest[:12]}…; take the digest out of the description to judge what is there now"
+            f"{found.name} has changed: its sha256 is {found.digest[:12]}…, not {part.digest[:12]}…; remove "
+            "the digest from the run file to judge the current data"
         )
     return found, None if version is None else version.ref
 

@@ -38,7 +38,8 @@ def spec_of(record: RunRecord) -> RunSpec:
     """Return the complete specification of a run, to run it again. Raises `SpecError` if there is none."""
     if missing := objects_of(record):
         raise SpecError(
-            f"run {record.id} was made in Python, and its {' and '.join(missing)} cannot be written down"
+            f"run {record.id} was started in Python, and its {' and '.join(missing)} cannot be written to a "
+            "run file"
         )
     return stored_spec(record)
 
@@ -48,11 +49,13 @@ def stored_spec(record: RunRecord) -> RunSpec:
     if SPEC not in record.settings and (imported := imported_of(record)):
         files = ", ".join(sorted({each["file"] for each in imported.values()}))
         raise SpecError(
-            f"run {record.id} was imported from {files}: its judges were asked elsewhere, and there is "
-            "nothing to judge again here; import the file anew"
+            f"run {record.id} was imported from {files}, so its judges cannot be run here; import the file "
+            "again"
         )
     if SPEC not in record.settings:
-        raise SpecError(f"run {record.id} was made before runs were described; begin a new one")
+        raise SpecError(
+            f"run {record.id} is from a version that did not store descriptions of runs; start a new run"
+        )
     return spec_from(record.settings[SPEC])
 
 
@@ -72,11 +75,11 @@ def restore_plan(
     for name in ("judges", "model", "task"):
         if name in objects and getattr(overrides, name) is None:
             raise SpecError(
-                f"the {name} of run {record.id} came from Python and cannot be written down; "
-                f"hand it over again: magistrate.resume({record.id!r}, {name}=…), or retry likewise"
+                f"the {name} of run {record.id} came from Python and was not stored; pass it again: "
+                f"magistrate.resume({record.id!r}, {name}=…), or the same for retry"
             )
     if overrides.task is not None and "task" not in objects:
-        raise changed(record, ["its outputs were there, and now a task is to make them"])
+        raise changed(record, ["its outputs were given, but now a task would produce them"])
     plan = prepare_judges(spec, overrides, limits=limits, price=price)
     check_unchanged(record, plan)
     return replace(plan, dataset=overrides.dataset)
@@ -140,12 +143,12 @@ def _dataset(store: Store, record: RunRecord, plan: RunPlan) -> Dataset | None:
         if record.n_total is None or record.n_samples < record.n_total:
             raise SpecError(
                 f"run {record.id} ended while its samples were being stored, and they cannot be read again; "
-                "begin a new run"
+                "start a new run"
             )
         return None
     elif "dataset" in objects_of(record):
         raise SpecError(
-            f"the samples of run {record.id} came from Python; hand them over again: "
+            f"the samples of run {record.id} came from Python; pass them again: "
             f"magistrate.resume({record.id!r}, dataset=…)"
         )
     else:
@@ -162,7 +165,7 @@ def _as_before(record: RunRecord, opened: Dataset, stored: Collection[str]) -> I
     """Yield the samples in source order. The first ones must be those that the run has stored."""
     for number, sample in enumerate(opened):
         if number < len(stored) and sample.id not in stored:
-            raise changed(record, [f"{sample.id!r} is not among its samples: their ids were others"])
+            raise changed(record, [f"{sample.id!r} is not among its samples; they had other ids"])
         yield sample
 
 
@@ -195,8 +198,8 @@ def find_resumable(store: Store, plan: RunPlan) -> RunRecord | None:
 def changed(record: RunRecord, differences: Sequence[str]) -> SpecError:
     """Return the error for a run that cannot be resumed, because it would mix two different things."""
     return SpecError(
-        f"run {record.id} cannot go on, because what it is made of has changed: {'; '.join(differences)}. "
-        "Begin a new run: what has not changed comes out of the cache"
+        f"run {record.id} cannot be resumed, because its parts have changed: {'; '.join(differences)}. Start "
+        "a new run; unchanged calls are answered from the cache"
     )
 
 
@@ -251,7 +254,7 @@ def data_differences(
         told = [f"{sample_id!r} in {', '.join(names)}" for sample_id, names in differing.items()]
         yield f"{len(differing)} of its {len(kept)} samples differ ({_listed(told, quoted=False)})"
     if not gone and not differing:
-        yield f"its {len(kept)} samples are the same, what comes after them or how they are chosen is not"
+        yield f"its {len(kept)} samples are the same, but later samples or the selection have changed"
 
 
 def _fields_changed(then: Sample, now: Sample, made: Sequence[str]) -> list[str]:

@@ -90,7 +90,7 @@ class DataPart(_Part):
     balance: str | None = _field(options.BALANCE)
     seed: int = _field(options.SEED)
     digest: str | None = Field(
-        default=None, description="The sha256 that what is read must have, from an earlier run."
+        default=None, description="The sha256 that the data must have, from an earlier run."
     )
 
     def selection(self) -> Selection:
@@ -131,7 +131,7 @@ class RunSpec(_Part):
 
     dataset: Annotated[
         DataPart, BeforeValidator(partial(_under, "source"), json_schema_input_type=str | DataPart)
-    ] = Field(description="What is judged.")
+    ] = Field(description="The data to judge.")
     judges: Annotated[
         list[JudgeWords],
         BeforeValidator(_one, json_schema_input_type=str | list[str | dict[str, dict[str, Plain]]]),
@@ -141,8 +141,10 @@ class RunSpec(_Part):
         Annotated[
             EnginePart, BeforeValidator(partial(_under, "model"), json_schema_input_type=str | EnginePart)
         ],
-    ] = Field(default={}, description=f"Models by name; {DEFAULT!r} is asked where a judge names none.")
-    limits: LimitsPart = Field(default=LimitsPart(), description="How much at once, and how much in all.")
+    ] = Field(
+        default={}, description=f"Models by name; {DEFAULT!r} is used by judges without a model of their own."
+    )
+    limits: LimitsPart = Field(default=LimitsPart(), description="Limits of concurrency, time and cost.")
     gates: Words = _field(options.GATES)
     name: str | None = _field(options.NAME)
     tags: Words = _field(options.TAGS)
@@ -258,7 +260,7 @@ def _checked_judges(document: Document, spec: RunSpec) -> list[Judge]:
     names = [judge.info.name for judge in asked]
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise document.error(("judges", number), f"{name!r} is asked twice")
+            raise document.error(("judges", number), f"{name!r} is given twice")
     for number, gate in enumerate(spec.gates):
         _at(document, ("gates", number), Gate.parse, gate, names)
     _at(document, ("dataset", "map"), check_mapping, spec.dataset.map)
@@ -266,7 +268,7 @@ def _checked_judges(document: Document, spec: RunSpec) -> list[Judge]:
     _at(document, ("dataset",), spec.dataset.selection)
     for name, part in spec.engines.items():
         if part.price is not None and name != DEFAULT:
-            message = f"only {DEFAULT!r} has a price: all that a run spends is counted by it"
+            message = f"only {DEFAULT!r} can have a price, which is used for the whole run"
             raise document.error(("engines", name, "price"), message)
         if part.price is not None:
             _at(document, ("engines", name, "price"), Price.parse, part.price)

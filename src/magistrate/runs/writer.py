@@ -141,7 +141,7 @@ class OutcomeWriter:
         except TimeoutError:
             if not limit.expired():
                 raise
-            return f"{plan.limits.max_seconds:,g} seconds have passed (max_seconds)"
+            return f"the time limit of {plan.limits.max_seconds:,g} seconds is over (max_seconds)"
         finally:
             for judged in undelivered:  # these calls are already paid for
                 self._take(judged)

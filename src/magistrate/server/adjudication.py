@@ -23,7 +23,7 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
 router = APIRouter()
 
-MEANWHILE = "somebody decided this item meanwhile; this is what stands there now"
+MEANWHILE = "somebody else has decided this item in the meantime; this is the current decision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(
         title="Magistrate",
         version=__version__,
-        description="Runs, figures, samples and verdicts of a store, and one sample judged at once.",
+        description="Runs, figures, samples and verdicts of a store; also judges single samples.",
         openapi_url="/api/openapi.json",
         telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
         docs_url=None,

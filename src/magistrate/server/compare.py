@@ -136,9 +136,9 @@ def _problem(found: Sequence[ChosenSide], sides: Sequence[ChosenSide], n_words: 
     if len(sides) < len(found):
         twice = next(each for at, each in enumerate(found) if each in found[:at])
         called = f"{shorten(twice.judge)} of run {shorten(twice.name or twice.run)}"
-        return f"{called} is named twice; a judge and itself do not differ"
+        return f"{called} is given twice; a judge cannot be compared with itself"
     if len(sides) > MOST_SIDES or n_words > _MOST_WORDS:
-        return f"at most {MOST_SIDES} judges are compared at once; leave some out"
+        return f"at most {MOST_SIDES} judges can be compared at once; remove some"
     return None
 
 
@@ -304,7 +304,7 @@ def compare_view(
     Raises `SpecError` if there is no pair of this number.
     """
     if pair >= len(comparison.pairs):
-        raise SpecError(f"there are {len(comparison.pairs)} pairs, numbered from 0, and none is {pair}")
+        raise SpecError(f"there are {len(comparison.pairs)} pairs, numbered from 0; there is no pair {pair}")
     numbers = list(combinations(range(len(sides)), 2))
     return CompareView(
         n=comparison.n,
@@ -430,8 +430,8 @@ class CompareQuery:
 
 
 def compare_query(
-    run: Annotated[Many, Query(description="ID or ID:JUDGE; `%` escapes what is no letter")] = [],  # noqa: B006
-    metric: Annotated[Many, Query(description="what is asked about; balanced accuracy by default")] = [],  # noqa: B006
+    run: Annotated[Many, Query(description="ID or ID:JUDGE; escape special characters with `%`")] = [],  # noqa: B006
+    metric: Annotated[Many, Query(description="the metrics to test; balanced accuracy by default")] = [],  # noqa: B006
     at: Annotated[str, Query(pattern=r"^(\d{1,15}(\.\d{1,15}){0,20})?$")] = "",
     pair: Annotated[int, Query(ge=0, lt=1000, description="whose flips are listed")] = 0,
     right: Annotated[Who | None, Query(description="flips on which this side is right")] = None,
@@ -630,7 +630,7 @@ class Working(BaseModel):
     "/compare",
     response_model=CompareView,
     responses={
-        202: {"model": Working, "description": "Not computed yet; Retry-After says when to ask again"},
+        202: {"model": Working, "description": "Not computed yet; try again after Retry-After"},
         **error_responses(404, 422),
         503: {"model": Refusal, "description": "Too much is being computed, or the store cannot be read"},
     },
@@ -670,7 +670,7 @@ def _sides(stores: StorePool, query: CompareQuery) -> Sides:
     if found.problem is not None:
         raise HTTPException(404 if found.unknown else 422, seen(found.problem))
     if len(found.sides) < 2:
-        raise HTTPException(422, "a comparison takes two judges or more; name another with run=ID:JUDGE")
+        raise HTTPException(422, "a comparison needs at least two judges; add another with run=ID:JUDGE")
     return found
 
 

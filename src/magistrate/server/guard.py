@@ -90,8 +90,14 @@ class Decided(BaseModel):
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     **error_responses(400),
-    422: {"model": Refusal, "description": "This cannot be judged: it is no decision, and lets nothing pass"},
-    503: {"model": Refusal, "description": "The guard of this server can judge nothing: its log says why"},
+    422: {
+        "model": Refusal,
+        "description": "This cannot be judged; there is no decision, so nothing may pass",
+    },
+    503: {
+        "model": Refusal,
+        "description": "The guard of this server cannot judge; see its log for the reason",
+    },
 }
 
 

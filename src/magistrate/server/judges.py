@@ -22,9 +22,9 @@ from magistrate.server.responses import error_responses, json_response, page
 from magistrate.types import HALLUCINATED
 
 WITHOUT_A_MODEL = "Without a model"
-WITH_A_MODEL = "A model is asked"
-AGAINST_A_REFERENCE = "Against a reference or a rule"
-TO_BE_SET_UP = "To be given a file or other judges first"
+WITH_A_MODEL = "With a model"
+AGAINST_A_REFERENCE = "With a reference or a rule"
+TO_BE_SET_UP = "Needs a file or other judges first"
 BROKEN = "Cannot be loaded"
 GROUPS = (WITHOUT_A_MODEL, WITH_A_MODEL, AGAINST_A_REFERENCE, TO_BE_SET_UP, BROKEN)
 

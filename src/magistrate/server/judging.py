@@ -51,7 +51,7 @@ LONGEST_DEADLINE = 3600.0
 LONGEST_OUTPUT = 200_000
 LONGEST_EXPECTED = 20_000
 
-NO_OUTPUT = "give the text on trial: output, or messages with it as the assistant's last one"
+NO_OUTPUT = "nothing to judge: give output, or messages whose last one is the assistant's answer"
 
 MOST_WAITING = 64
 TIMES_KEPT = 20  # number of recent durations used to predict the next ones
@@ -118,7 +118,7 @@ def question(
 def judge_of(words: str) -> Judge:
     """Return the installed judge of that name, with the options that may be set from outside."""
     if len(words) > LONGEST_WORDS:
-        raise InputError(f"a judge is named in at most {LONGEST_WORDS} characters")
+        raise InputError(f"the name of a judge must have at most {LONGEST_WORDS} characters")
     name = words.partition(":")[0].partition("@")[0]
     if name not in registry.judge_entries():
         raise SpecError(registry.unknown("judge", name, list(registry.judge_entries())))
@@ -139,7 +139,7 @@ def model_of(name: str | None) -> str | None:
     if base not in names() or weights not in ("", *models.WEIGHTS):
         raise SpecError(unknown(name))
     raise InputError(
-        f"the model {name} is not here; on the machine of this server run: magistrate models pull {name}"
+        f"the model {name} is not installed; on the machine of this server run: magistrate models pull {name}"
     )
 
 
@@ -161,13 +161,13 @@ def check_texts(sample: Sample) -> None:
         ("what is expected", sample.expected, LONGEST_EXPECTED),
     ):
         if text is not None and len(text) > most:
-            raise InputError(f"{what} has {len(text):,} characters; at most {most:,} are judged here")
+            raise InputError(f"{what} has {len(text):,} characters; the limit is {most:,}")
     roles = (turn.role for turn in sample.messages)
     for text in (sample.output, sample.input, sample.expected, *sample.sources, *roles):
         try:
             (text or "").encode()
         except UnicodeEncodeError:
-            raise InputError("a text holds half of a surrogate pair, which no text can") from None
+            raise InputError("a text contains half of a surrogate pair, which is not valid") from None
 
 
 # --- judgements -----------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class Judgement:
 
     @property
     def _cancelled(self) -> Failure:
-        return self._failure("cancelled", "nobody waited for it any more")
+        return self._failure("cancelled", "the client no longer waited")
 
     def _failure(self, code: FailureCode, message: str) -> Failure:
         spent = sum((step.usage for step in self._steps), Usage())
@@ -316,9 +316,9 @@ class Judgement:
         if self._answer.done():
             return
         if self.left <= 0 and not self._is_running:
-            self._settle(self._failure("timeout", f"{self._late}, all of it spent waiting for its turn"))
+            self._settle(self._failure("timeout", f"{self._late}; it was only waiting in the queue"))
         elif self.left < -GRACE:
-            self._settle(self._failure("timeout", f"{self._late}; it did not stop when it was told to"))
+            self._settle(self._failure("timeout", f"{self._late}; it did not stop when cancelled"))
 
     def _settle(self, answer: Outcome | Exception) -> None:
         """Set the outcome, unless there is one."""
@@ -464,10 +464,10 @@ def _outcome_model(kind: type) -> Any:
 OUTCOME: Any = Union[_outcome_model(Verdict), _outcome_model(Failure), _outcome_model(Abstention)]  # noqa: UP007 - made here
 ERRORS: dict[int | str, dict[str, Any]] = {
     **error_responses(400),
-    404: {"model": Refusal, "description": "Nobody knows the judge or the model"},
-    422: {"model": Refusal, "description": "This cannot be judged, or may not be asked from outside"},
-    429: {"model": Refusal, "description": "Too much is being judged; Retry-After says when to come again"},
-    503: {"model": Refusal, "description": "The model that is needed is not here or not well"},
+    404: {"model": Refusal, "description": "The judge or the model is unknown"},
+    422: {"model": Refusal, "description": "This cannot be judged, or may not be requested remotely"},
+    429: {"model": Refusal, "description": "Too many samples are being judged; try again after Retry-After"},
+    503: {"model": Refusal, "description": "The required model is not installed or does not work"},
 }
 
 

@@ -206,7 +206,7 @@ def _annotator(request: Request, given: str | None) -> str:
     annotators: Annotators = request.app.state.annotators
     who = (visitor_of(request).user or annotators.usual) if given is None else given
     if who is None:
-        raise HTTPException(422, "say in 'annotator' who labels")
+        raise HTTPException(422, "give the name of the annotator in 'annotator'")
     with answering_with(SpecError, 422):
         return annotators.chosen(request, who)
 

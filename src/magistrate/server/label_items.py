@@ -219,12 +219,14 @@ def answer_of(
         marked = [Span(*each) for each in SPANS.validate_json(spans)] if spans.strip() else []
         place = Quote(*QUOTE.validate_json(quote)) if quote.strip() else None
     except ValidationError:
-        raise InputError("the marked words cannot be read; load the page anew") from None
+        raise InputError("the marked words cannot be read; reload the page") from None
     output = sample.output or ""
     for line in filter(None, map(str.strip, quotes.splitlines())):
         at = output.find(line)
         if at < 0:
-            raise InputError(f"the output does not hold these words: {shorten(line, 100)!r}; copy them")
+            raise InputError(
+                f"the output does not contain these words: {shorten(line, 100)!r}; copy them exactly"
+            )
         marked.append(Span(at, at + len(line), kind))
     try:
         took = float(seconds) if seconds.strip() else None
@@ -243,7 +245,7 @@ def answer_of(
     )
 
 
-MEANWHILE = "you labelled this item in another window meanwhile; this is what stands there now"
+MEANWHILE = "you have labelled this item in another window in the meantime; this is the current label"
 
 
 @router.get("/label/{name}/{number:int}")

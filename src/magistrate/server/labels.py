@@ -125,7 +125,7 @@ def required_annotator(request: Request) -> str:
     """Return the annotator's name from the request. Raises status 422 if there is none."""
     name = annotator_of(request)
     if name is None:
-        raise HTTPException(422, "say who you are first, on the page of the queue")
+        raise HTTPException(422, "enter your name first, on the page of the queue")
     return name
 
 

@@ -231,8 +231,8 @@ class BodyLimits:
 
     async def _turn_away(self, status: int, scope: Scope, receive: Receive, send: Send) -> None:
         messages = {
-            408: f"the body of the request did not come within {self._settings.body_seconds:g} seconds",
-            413: f"the body of a request has at most {self._settings.most_bytes(scope['path']):,} bytes",
+            408: f"the body of the request did not arrive within {self._settings.body_seconds:g} seconds",
+            413: f"the body of a request has more than {self._settings.most_bytes(scope['path']):,} bytes",
         }
 
         async def held_open(message: Message) -> None:

@@ -97,11 +97,11 @@ class Metrics:
         self._judges: set[str] = set()
         self._lock = Lock()
         asked = ("method", "route", "status")
-        self._requests = self._made(Counter, "http_requests", "Requests that were answered.", asked)
+        self._requests = self._made(Counter, "http_requests", "Answered requests.", asked)
         self._seconds = self._made(
             Histogram,
             "http_request_seconds",
-            "From a request to the end of its answer; to the beginning where that is a stream of events.",
+            "Time from a request to the end of its answer, or to its beginning for a stream of events.",
             ("method", "route"),
             buckets=SECONDS,
         )
@@ -112,7 +112,7 @@ class Metrics:
         self._records = self._made(
             Counter,
             "otlp_records",
-            "Spans and log records that came over OTLP, by what became of them.",
+            "Spans and log records received over OTLP, by result.",
             ("signal", "became"),
         )
         self._waiting = self._made(

@@ -30,7 +30,7 @@ MOST_BYTES = 256 * 2**20  # of all unanswered requests, unpacked
 
 
 SHOWN = 3  # number of error messages about invalid spans in a response
-_BUSY = "more comes in than can be stored; come again in a few seconds"
+_BUSY = "more data arrives than can be stored; try again in a few seconds"
 
 router = APIRouter()
 
@@ -111,11 +111,11 @@ class Ingest:
             self._metrics.received(signal, became, n)
         told = list(dict.fromkeys(unread))[:SHOWN]
         if request.rejected:
-            told.append(f"one request has at most {self._limits.records:,} records")
+            told.append(f"a request must have at most {self._limits.records:,} records")
         if ours:
-            told.append(f"what comes from the service {SERVICE!r} is its own and is not judged")
+            told.append(f"data from the service {SERVICE!r} is Magistrate's own and is not judged")
         if request.cut:
-            told.append(f"cut to the limits: {', '.join(f'{n:,} {what}' for what, n in request.cut.items())}")
+            told.append(f"cut at the limits: {', '.join(f'{n:,} {what}' for what, n in request.cut.items())}")
         return otlp.answer(signal, encoding, rejected, "; ".join(told))
 
 

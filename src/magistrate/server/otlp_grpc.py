@@ -64,9 +64,7 @@ async def receiver(
     try:
         port = server.add_insecure_port(f"{host}:{settings.grpc_port}")
     except RuntimeError:
-        raise SpecError(
-            f"port {settings.grpc_port} on {settings.host} cannot be listened on for gRPC"
-        ) from None
+        raise SpecError(f"cannot listen on port {settings.grpc_port} of {settings.host} for gRPC") from None
     await server.start()
     try:
         yield port
@@ -92,7 +90,7 @@ def _export(
             await _refuse(context, "INTERNAL", str(error))
         except Exception as error:
             _log.error("server.error", method="Export", route=signal, error=type(error).__name__)
-            await _refuse(context, "INTERNAL", "the server failed; its log says how")
+            await _refuse(context, "INTERNAL", "the server failed; see its log")
         raise AssertionError("a refusal ends the call")
 
     return export
@@ -114,7 +112,7 @@ async def _check_token(attempts: TokenAttempts, signal: Signal, context: Any) ->
         wait = attempts.wait(client)
         await _refuse(context, "UNAVAILABLE", "there were too many wrong tokens; try again later", wait)
     if answer == "wrong":
-        await _refuse(context, "UNAUTHENTICATED", "that is not the token of this server, nor of a user")
+        await _refuse(context, "UNAUTHENTICATED", "this is not the token of this server, nor of a user")
     if isinstance(answer, Visitor) and not answer.may(route := f"POST /v1/{signal}"):
         await _refuse(context, "PERMISSION_DENIED", refusal_of(answer, route))
 

@@ -49,7 +49,7 @@ WAIT_SECONDS = 0.4  # how long the form's response waits, so that the page has t
 LOOK_SECONDS = 0.2  # interval at which an event stream polls a judgement
 
 PHASES: tuple[tuple[Phase, str], ...] = (
-    ("waiting", "Waiting for its turn"),
+    ("waiting", "Waiting in the queue"),
     ("loading", "Loading the model"),
     ("judging", "Judging"),
 )
@@ -59,7 +59,7 @@ Typed = Annotated[str, Form()]
 
 router = APIRouter()
 
-GONE = "there is no such try; the last {most} are kept, for an hour at most, and none when the server ends"
+GONE = "this attempt does not exist; the last {most} are kept for at most an hour, until the server stops"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

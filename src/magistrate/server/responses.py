@@ -136,7 +136,7 @@ def query_of(request: Request) -> dict[str, list[str]]:
     try:
         return parse_qs(text, keep_blank_values=True, errors="surrogatepass", max_num_fields=50)
     except ValueError:
-        raise HTTPException(422, "the address has letters or more fields than it should") from None
+        raise HTTPException(422, "the address has invalid characters or too many fields") from None
 
 
 # --- templates ------------------------------------------------------------------------------------
@@ -228,11 +228,11 @@ class Refusal(BaseModel):
 
 NOT_FOUND = "there is nothing at this address"
 _WHY = {
-    400: "The body is no text in UTF-8",
-    404: "There is nothing of this name",
-    409: "It is being judged at the moment",
-    422: "What is asked cannot be read, or cannot be had",
-    503: "The store cannot be read or written at the moment",
+    400: "The body is not UTF-8 text",
+    404: "There is nothing with this name",
+    409: "It is being judged now",
+    422: "The request is invalid or cannot be fulfilled",
+    503: "The store cannot be read or written now",
 }
 
 
@@ -282,7 +282,7 @@ def _message(error: Exception) -> str:
         return "; ".join(f"{_field(each['loc'])}: {each['msg']}" for each in found[:5])
     if isinstance(error, HTTPException):
         return NOT_FOUND if (error.status_code, error.detail) == (404, "Not Found") else str(error.detail)
-    return str(error) if isinstance(error, MagistrateError) else "the server failed; its log says how"
+    return str(error) if isinstance(error, MagistrateError) else "the server failed; see its log"
 
 
 def _field(where: Sequence[str | int]) -> str:

@@ -466,7 +466,7 @@ def id_in_query(request: Request) -> str:
     """Return the sample's id in the query, which may be empty; 422 if there is none."""
     found = query_of(request).get("id")
     if found is None:
-        raise HTTPException(422, "the address says no sample: ?id=… is missing")
+        raise HTTPException(422, "the address has no sample: ?id=… is missing")
     return found[-1]
 
 

@@ -125,7 +125,8 @@ class HostCheck:
                 await refusal(scope, 400, message)(scope, receive, send)
             elif not self._is_ours(host):
                 message = (
-                    f"this server does not answer for {host}; start it with --allow-host {host} if it should"
+                    f"this server does not accept the host {host}; to allow it, start the server with "
+                    f"--allow-host {host}"
                 )
                 await refusal(scope, 421, message)(scope, receive, send)
             else:
@@ -158,8 +159,8 @@ _LOCAL = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]{0,2000}")
 _FORM = "application/x-www-form-urlencoded"
 
 _NEEDED = "this server needs a token: send 'Authorization: Bearer TOKEN', or sign in at /login"
-_WRONG = "that is not the token of this server, nor of a user"
-_FORGED = "another site made this request in your browser; open the page itself and do it there"
+_WRONG = "this is not the token of this server, nor of a user"
+_FORGED = "another site made this request in your browser; open the page directly and repeat it there"
 
 
 # --- sign-in --------------------------------------------------------------------------------------
@@ -267,8 +268,8 @@ class Login:
             response.headers["retry-after"] = str(wait)
             return response
         message = (
-            "That is not the token of this server or of a user. They were printed where the server was "
-            "started, and when the user was added."
+            "This is neither the token of this server nor that of a user. They were printed when the server "
+            "was started and when the user was added."
         )
         response = page(request, "login.html", status=401, next=following, error=message)
         response.headers["www-authenticate"] = CHALLENGE

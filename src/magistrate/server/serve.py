@@ -46,11 +46,11 @@ def bind(settings: Settings) -> socket.socket:
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError as error:
-        raise SpecError(f"the host {settings.host} is not known: {error.strerror}; check --host") from None
+        raise SpecError(f"the host {settings.host} is unknown: {error.strerror}; check --host") from None
     # A name such as localhost has IPv4 and IPv6 addresses; more programs can reach IPv4.
     family, kind, protocol, _, address = sorted(found, key=lambda each: each[0] != socket.AF_INET)[0]
     if settings.token is None and not is_loopback(str(address[0])):
-        raise SpecError(f"{settings.host} is {address[0]}, which other machines reach: give a token")
+        raise SpecError(f"{settings.host} is {address[0]}, which other machines can reach: give a token")
     listener = socket.socket(family, kind, protocol)
     try:
         if os.name == "posix":  # elsewhere it would let two programs share one port
@@ -74,12 +74,12 @@ def url_of(listener: socket.socket) -> str:
 def _advice(error: OSError, settings: Settings) -> str:
     where = f"port {settings.port} on {settings.host}"
     if error.errno == errno.EADDRINUSE:
-        return f"{where} is taken by another program; choose one with --port, or --port 0 for any free one"
+        return f"{where} is used by another program; choose one with --port, or --port 0 for any free one"
     if error.errno == errno.EACCES:
-        return f"{where} is not for everybody; choose a port above 1023 with --port"
+        return f"{where} needs special permission; choose a port above 1023 with --port"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{settings.host} is no address of this machine; check --host"
-    return f"{where} cannot be listened on: {error.strerror}"
+        return f"{settings.host} is not an address of this machine; check --host"
+    return f"cannot listen on {where}: {error.strerror}"
 
 
 # --- running --------------------------------------------------------------------------------------

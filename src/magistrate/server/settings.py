@@ -59,13 +59,13 @@ class Settings:
     def __post_init__(self) -> None:
         place_of(self.store)
         if not 0 <= self.port < 1 << 16:
-            raise SpecError(f"a port is a number from 0 to 65535, got {self.port}")
+            raise SpecError(f"a port must be a number from 0 to 65535, got {self.port}")
         object.__setattr__(self, "host", host_name(self.host))
         object.__setattr__(self, "allowed_hosts", tuple(map(host_name, self.allowed_hosts)))
         if self.token is not None:
             check_token(self.token)
         elif not is_loopback(self.host):
-            raise SpecError(f"a server on {self.host} is reached from other machines and needs a token")
+            raise SpecError(f"a server on {self.host} can be reached from other machines and needs a token")
 
     def most_bytes(self, path: str) -> int:
         """Return the maximum length of the body of a request to a path."""
@@ -81,9 +81,9 @@ def check_token(token: str) -> None:
     """Raise `SpecError`, without quoting the token, if it is too short or not allowed in a header."""
     if not _TOKEN.fullmatch(token):
         raise SpecError(
-            f"a token has {SHORTEST_TOKEN} to {LONGEST_TOKEN} letters, digits and signs of ASCII, no blanks; "
-            f"the one given has {len(token)} characters; without --token and ${TOKEN_VARIABLE} one is made "
-            "where it is needed"
+            f"a token must have {SHORTEST_TOKEN} to {LONGEST_TOKEN} printable ASCII characters without "
+            f"spaces; the given one has {len(token)} characters; without --token and ${TOKEN_VARIABLE}, one "
+            "is created if needed"
         )
 
 
@@ -103,7 +103,7 @@ def host_name(name: str) -> str:
     except ValueError:
         plain = plain.removesuffix(".")
     if not _NAME.fullmatch(plain) or len(plain) > 253:
-        raise SpecError(f"a host is a name or an address without scheme or port, got {name[:100]!r}")
+        raise SpecError(f"a host must be a name or an address without scheme or port, got {name[:100]!r}")
     return plain
 
 

@@ -97,7 +97,7 @@ CLOSE_SECONDS = 5.0  # how long `close` waits for the jobs that are running
 CACHE_SIZE = 64
 
 STOPPING = "the server is stopping"
-TOO_MUCH = "too much is being computed at the moment; ask again in a while"
+TOO_MUCH = "too much is being computed now; try again later"
 
 T = TypeVar("T")
 _log = _logging.get("server")
@@ -277,9 +277,7 @@ def _result(work: Callable[[], Any], seconds: Callable[[], float]) -> Finished[A
         kind = type(error).__name__
         last = extract_tb(error.__traceback__)[-1]
         _log.error("jobs.failed", reason=f"{kind}: {error}", place=f"{last.name} {last.lineno}")
-        return Refused(
-            f"an error in the program ({kind}); the server's log says more", error.with_traceback(None)
-        )
+        return Refused(f"an error in the program ({kind}); see the server's log", error.with_traceback(None))
 
 
 class LRUCache:

@@ -156,7 +156,7 @@ def _refusing(where: str) -> Iterator[None]:
         errors = [{**each, "loc": (where, *each["loc"])} for each in error.errors(include_context=False)]
         raise RequestValidationError(errors) from None
     except OverflowError:
-        raise RequestValidationError([{"loc": (where,), "msg": "such a time cannot be"}]) from None
+        raise RequestValidationError([{"loc": (where,), "msg": "this is not a valid time"}]) from None
 
 
 def _in_utc(at: datetime | None) -> datetime | None:
@@ -549,7 +549,7 @@ def keep(
     """Add the sample of an answer to a data set, as a new version unless it is already in it."""
     view = trace_view(store, id, target=target, rule=rule or None, judge=judge or None)
     if view.answer is None or view.answer.id != target or view.sample is None:
-        raise SpecError("this answer has no sample, so there is nothing to keep")
+        raise SpecError("this answer has no sample, so there is nothing to store")
     revision = view.decision.revision if view.decision is not None else view.answer.revision
     with answering_with(SpecError, 422):
         kept = replace(view.sample, id=kept_id(view.answer, id, revision))
@@ -588,7 +588,7 @@ def keep_sample(store: Store, name: str, sample: Sample, *, by: str | None = Non
             if not theirs:
                 return made
             base = theirs[-1]
-    raise StoreError(f"others add to {shorten(repr(name))} all the time; try again")
+    raise StoreError(f"others are adding to {shorten(repr(name))} at the same time; try again")
 
 
 # --- as JSON --------------------------------------------------------------------------------------

@@ -39,20 +39,20 @@ STAGES: Mapping[str, tuple[str, ...]] = {"about": (UNDRAWN, *DRAWN), "drawn": DR
 """States that are counted together, by the word that stands for them in an address."""
 WORDS = {
     "waiting": "may still change",
-    "filtered": "the rule is not about them",
+    "filtered": "the rule does not apply",
     "no_output": "nothing to judge",
-    "no_context": "nothing to judge them by",
-    "loop": "Magistrate's own",
-    UNDRAWN: "not drawn",
-    "queued": "to be judged",
-    "retrying": "to be judged again after a failure",
-    "budget_deferred": "put off: the budget is spent",
+    "no_context": "no context to judge with",
+    "loop": "from Magistrate itself",
+    UNDRAWN: "not sampled",
+    "queued": "waiting to be judged",
+    "retrying": "waiting to be judged again after a failure",
+    "budget_deferred": "postponed: the budget is spent",
     "judged": "have a verdict",
-    "abstained": "the judge declined",
+    "abstained": "the judge abstained",
     "failed": "could not be judged",
-    "shed": "too many waited",
+    "shed": "too many were waiting",
     "expired": "waited too long",
-    SUPERSEDED: "a later one was decided in their place",
+    SUPERSEDED: "replaced by a later answer",
 }
 STATES = tuple(WORDS)
 
@@ -301,9 +301,12 @@ def funnel(rule: RuleView, since: datetime) -> tuple[FunnelRow, ...]:
                 yield row(state.replace("_", " "), WORDS[state], n, state=state)
 
     about, drawn = (sum(rule.states.get(each, 0) for each in STAGES[name]) for name in ("about", "drawn"))
-    rows = [row("seen", "answers of which the rule decided", rule.seen, stage=True), *left(OUTSIDE)]
-    rows += [row("about", "what the rule is about", about, stage=True, state="about"), *left((UNDRAWN,))]
-    rows += [row("drawn", "what is to be judged", drawn, stage=True, state="drawn")]
+    rows = [row("seen", "answers that the rule has decided on", rule.seen, stage=True), *left(OUTSIDE)]
+    rows += [
+        row("about", "answers that the rule applies to", about, stage=True, state="about"),
+        *left((UNDRAWN,)),
+    ]
+    rows += [row("drawn", "answers to judge", drawn, stage=True, state="drawn")]
     rows += left((*DUE, *WITHOUT_VERDICT))
     rows += [row("judged", WORDS["judged"], rule.states.get("judged", 0), stage=True, state="judged")]
     for each in rule.shares:
@@ -336,13 +339,13 @@ def pictures(rule: RuleView, bucket: Bucket) -> tuple[Chart, ...]:
         for name, states in groups.items()
     }
     unknown = any(part.states is None for part in rule.traffic)
-    words = f"Answers by when they were seen, in each {bucket}. The last {bucket} is not over."
-    words += " – stands for a time before the rule was there." if unknown else ""
+    words = f"Answers by the time when they were seen, per {bucket}. The last {bucket} is not over."
+    words += " – stands for a time before the rule existed." if unknown else ""
     found = [counts_over_time("Answers", times, counts, words)]
     for each in rule.shares:
         words = (
-            f"The share of answers that {each.judge} calls {each.label}, in each {bucket}, with 95 % "
-            "intervals; – where there is no data. A hollow point is of one trace, which has no interval."
+            f"The share of answers that {each.judge} labels {each.label}, per {bucket}, with 95 % intervals; "
+            "– if there is no data. A hollow point is based on one trace and has no interval."
         )
         named = [_time(part.begin, bucket) for part in each.parts]
         title = f"{each.label.capitalize()}, by {each.judge}"

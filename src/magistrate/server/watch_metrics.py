@@ -52,15 +52,15 @@ class WatchCollector:
 
 def gauges(found: WatchStatus) -> Iterator[GaugeMetricFamily]:
     """Yield the gauges of a status."""
-    decisions = _gauge("decisions", "Answers of the last hour, by what was decided of them.", "rule", "state")
+    decisions = _gauge("decisions", "Answers of the last hour, by decision.", "rule", "state")
     share = _gauge(
-        "flag_rate", "Share of flagged answers of the last hour, and its interval.", "rule", "judge", "bound"
+        "flag_rate", "Share of flagged answers in the last hour, with its interval.", "rule", "judge", "bound"
     )
     verdicts = _gauge("verdicts", "Verdicts on answers of the last hour.", "rule", "judge")
-    coverage = _gauge("coverage", "Share of what was drawn that has a verdict.", "rule", "judge")
-    waiting = _gauge("queue", "Answers that wait to be judged.", "rule")
-    age = _gauge("queue_age_seconds", "How long the oldest of them has waited.", "rule")
-    spent = _gauge("spent_this_hour", "What was spent in this hour.", "rule", "measure")
+    coverage = _gauge("coverage", "Share of sampled answers that have a verdict.", "rule", "judge")
+    waiting = _gauge("queue", "Answers waiting to be judged.", "rule")
+    age = _gauge("queue_age_seconds", "Waiting time of the oldest of them.", "rule")
+    spent = _gauge("spent_this_hour", "Amount spent in this hour.", "rule", "measure")
     for rule in found.rules:
         for state, n in rule.states.items():
             decisions.add_metric([rule.rule, state], n)
@@ -83,7 +83,7 @@ def gauges(found: WatchStatus) -> Iterator[GaugeMetricFamily]:
             amount = getattr(rule.hour.spent, measure)
             if amount is not None:
                 spent.add_metric([rule.rule, measure], amount)
-    unsent = _gauge("unsent", "Results and alerts that are not sent yet.", "destination")
+    unsent = _gauge("unsent", "Results and alerts not sent yet.", "destination")
     for queue in found.queues:
         unsent.add_metric([queue.destination], queue.waiting)
     alert = _gauge("alert", "1 while an alert fires.", "alert")

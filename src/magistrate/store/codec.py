@@ -40,7 +40,7 @@ def loads(text: str) -> Any:
     """Decode text that `dumps` wrote. Raises `StoreError` if it is damaged."""
     try:
         if not text.isascii():
-            raise ValueError("it holds what is not ASCII")
+            raise ValueError("it contains characters outside ASCII")
         return _DECODER.decode(text)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"a stored document is damaged ({error}); restore the store from a copy") from error

@@ -60,9 +60,9 @@ def place_of(place: str | os.PathLike[str]) -> Place:
         path = _checked_path(url.database or "")
         return Place(path, None, str(path), str(path))
     if url.drivername not in _SERVERS:
-        raise SpecError(f"a store cannot be at {scheme}://…; {_KNOWN}")
+        raise SpecError(f"a store cannot use {scheme}://…; {_KNOWN}")
     if "@" in (url.host or "") or "@" in (url.database or ""):
-        raise SpecError("a store's URL has more than one @; write one in a password as %40, a / as %2F")
+        raise SpecError("a store's URL has more than one @; in a password, write @ as %40 and / as %2F")
     if "password" in url.query:
         url = url.set(password=str(url.query["password"])).difference_update_query(["password"])
     url = url.set(drivername="postgresql")
@@ -91,9 +91,9 @@ def open_engine(place: Place, busy_seconds: float) -> Engine:
             if found < LATEST:
                 if place.path is not None and sqlite.reading_only(place.path) is not None:
                     raise StoreError(
-                        f"it is of an older Magistrate (schema {found}, this one reads {LATEST}) and cannot "
-                        "be upgraded, as its file or folder is read-only; copy it to where you may write, "
-                        "and name the copy with --store"
+                        f"it is from an older Magistrate (schema {found}, this version reads {LATEST}) and "
+                        "cannot be upgraded, because its file or folder is read-only; copy it to a writable "
+                        "folder, and give the copy with --store"
                     )
                 with engine.connect() as connection, for_writing(connection).begin():
                     if is_server(connection):
@@ -159,7 +159,7 @@ def _checked_path(words: str) -> Path:
     if words in ("", ":memory:"):
         raise SpecError(f"a store needs a file, got {words!r}; {_KNOWN}")
     if "\0" in words:
-        raise SpecError(f"a store's path may not hold a NUL character, got {words!r}")
+        raise SpecError(f"a store's path must not contain a NUL character, got {words!r}")
     return Path(words).expanduser().absolute()
 
 
@@ -243,7 +243,7 @@ class Transactions:
         now = self._clock()
         if now.tzinfo is None:
             raise InputError(
-                f"the clock gave a time without a zone: {now.isoformat()}; use datetime.now(UTC)"
+                f"the clock returned a time without a zone: {now.isoformat()}; use datetime.now(UTC)"
             )
         return now.astimezone(UTC)
 
@@ -274,7 +274,7 @@ class RunLock:
 def _busy(run_id: str, holder: str) -> StoreError:
     """Return the error for a run that another process is judging. `holder` names it, if known."""
     by = f"another process ({holder})" if holder else "another process"
-    return StoreError(f"run {run_id} is being judged by {by}; wait for it or end it")
+    return StoreError(f"run {run_id} is being judged by {by}; wait for it or stop it")
 
 
 def hold(place: Place, engine: Engine, run_id: str) -> RunLock:

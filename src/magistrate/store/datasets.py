@@ -76,9 +76,9 @@ def checked_name(name: str) -> str:
     """Return a valid data set name in Unicode's composed form. Raises `SpecError` for an invalid one."""
     name = unicodedata.normalize("NFC", name)
     if not name.strip() or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
-        why = f"names are 1 to {LONGEST_NAME} visible characters, without blanks around them"
+        why = f"names must have 1 to {LONGEST_NAME} visible characters, without spaces at the ends"
     elif any(sign in name for sign in _FORBIDDEN) or name.startswith("-"):
-        why = f"names hold none of {' '.join(_FORBIDDEN)} and do not begin with -"
+        why = f"names must not contain any of {' '.join(_FORBIDDEN)} or start with -"
     elif name.casefold() in catalogue():
         why = "it is the name of a public set"
     elif named_like_file(name):
@@ -92,7 +92,9 @@ def parse_ref(ref: str) -> tuple[str, int | None]:
     """Parse `NAME` or `NAME@2` into name and version. Raises `SpecError` if the version is not a number."""
     name, at, number = ref.partition("@")
     if at and not (number.isascii() and number.isdigit() and len(number) < 10):
-        raise SpecError(f"a version is a number from 1 on, such as {shown(name)}@2; got {shown(ref)}")
+        raise SpecError(
+            f"a version must be a number of at least 1, such as {shown(name)}@2; got {shown(ref)}"
+        )
     return unicodedata.normalize("NFC", name), int(number) if at else None
 
 
@@ -243,7 +245,7 @@ class DatasetShelf(Transactions):
                 for first, chunk in spool.chunks(ROWS_AT_ONCE):
                     with self._writing() as connection:
                         keep_content(connection, digest, spool.n, first, chunk)
-        raise StoreError("data sets are deleted all the time while this one is added; try again")
+        raise StoreError("other data sets are being deleted at the same time; try again")
 
     def dataset_versions(self, name: str | None = None) -> list[DatasetVersion]:
         """Return every version of a data set, or of all; empty if the name is not known."""
@@ -294,7 +296,8 @@ class DatasetShelf(Transactions):
             if judged and not force:
                 more = f" and {len(judged) - 1} more" if len(judged) > 1 else ""
                 raise SpecError(
-                    f"{shown(ref)} was judged by run {judged[0]}{more}; delete these runs first, or force it"
+                    f"{shown(ref)} was judged by run {judged[0]}{more}; delete these runs first, or use "
+                    "--force"
                 )
             delete_versions(connection, found)
             return found
@@ -391,7 +394,7 @@ class Spool:
         """Add a sample. Raises `InputError` if its id occurred before or a value cannot be stored."""
         if sample.id in self._ids:
             raise InputError(
-                f"sample id {shown(sample.id)} is there twice; ids must differ within a data set"
+                f"sample id {shown(sample.id)} is given twice; ids must differ within a data set"
             )
         self._ids.add(sample.id)
         try:

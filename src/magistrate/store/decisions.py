@@ -29,9 +29,9 @@ from magistrate.types import Outcome, Sample
 MOST_LOST = 3
 SUPERSEDED = "superseded"
 DUE = ("queued", "retrying", "budget_deferred")
-"""The states of what is to be judged as soon as it is due."""
+"""The states of targets that are judged as soon as they are due."""
 UNASKED = ("waiting", "filtered", "sampled_out", "no_output", "no_context", "loop", "queued")
-"""The states in which no judge was asked, so that they may be decided anew."""
+"""The states in which no judge was asked, so the decision can be repeated."""
 UNDECIDED = ("waiting", *DUE)
 
 
@@ -221,7 +221,7 @@ def outdate(
 ) -> None:
     """Supersede the decisions of earlier versions of a rule that match `which`."""
     earlier = (decisions.c.rule == name) & (decisions.c.version < version)
-    _end_all(connection, earlier & which, f"version {version} of the rule decides", now)
+    _end_all(connection, earlier & which, f"version {version} of the rule makes the decision", now)
 
 
 def _end_all(connection: Connection, which: ColumnElement[bool], reason: str, now: datetime) -> None:
@@ -246,7 +246,7 @@ def note_lost(connection: Connection, rule: RuleRecord, now: datetime) -> None:
     if not connection.execute(update(decisions).where(*over).values(values)).rowcount:
         return
     ended = (*of_rule(rule), decisions.c.state.in_(DUE), decisions.c.lost >= MOST_LOST)
-    reason = f"{MOST_LOST} workers ended while they judged it"
+    reason = f"{MOST_LOST} workers ended while judging it"
     failed = {"state": "failed", "reason": reason, "due_at": None, "changed_at": now}
     connection.execute(update(decisions).where(*ended).values(failed))
 

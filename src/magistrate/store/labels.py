@@ -41,10 +41,10 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span
 
 UNSURE, SKIP = "unsure", "skip"
 ANSWERS = (FAITHFUL, HALLUCINATED, UNSURE, SKIP)
-"""What an annotator may say of an item."""
+"""The answers that an annotator can give."""
 DECIDED = (FAITHFUL, HALLUCINATED)
 UNDONE = "undone"
-"""The label of a revision that takes back what was said before."""
+"""The label of a revision that withdraws an earlier label."""
 
 LONGEST_NAME, LONGEST_NOTE, LONGEST_ANNOTATOR, MOST_SPANS = 100, 10_000, 80, 500
 _FORBIDDEN = "/\\?#%"
@@ -155,9 +155,9 @@ def checked_queue_name(name: str) -> str:
     """Return a queue name in Unicode normal form NFC. Raises `SpecError` if it is invalid."""
     name = unicodedata.normalize("NFC", name)
     if not name.strip() or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
-        why = f"names are 1 to {LONGEST_NAME} visible characters, without blanks around them"
+        why = f"names must have 1 to {LONGEST_NAME} visible characters, without spaces at the ends"
     elif any(sign in name for sign in _FORBIDDEN) or name[0] in "-.":
-        why = f"names hold none of {' '.join(_FORBIDDEN)} and do not begin with - or ."
+        why = f"names must not contain any of {' '.join(_FORBIDDEN)} or start with - or ."
     else:
         return name
     raise SpecError(f"a queue cannot be named {shown(name)}: {why}")
@@ -167,14 +167,14 @@ def checked_annotator(name: str) -> str:
     """Return an annotator's name without surrounding blanks. Raises `SpecError` if it is invalid."""
     name = unicodedata.normalize("NFC", name).strip()
     if not name or not name.isprintable() or len(name) > LONGEST_ANNOTATOR:
-        raise SpecError(f"an annotator's name is 1 to {LONGEST_ANNOTATOR} visible characters")
+        raise SpecError(f"an annotator's name must have 1 to {LONGEST_ANNOTATOR} visible characters")
     return name
 
 
 def checked_answer(answer: Answer, sample: Sample) -> Answer:
     """Return the answer with sorted spans. Raises `InputError` if it is inconsistent or out of range."""
     if answer.label not in ANSWERS:
-        raise InputError(f"a label is one of {', '.join(ANSWERS)}; got {shown(answer.label)}")
+        raise InputError(f"a label must be one of {', '.join(ANSWERS)}; got {shown(answer.label)}")
     length = len(sample.output or "")
     for span in answer.spans:
         if not 0 <= span.start < span.end <= length:
@@ -182,9 +182,11 @@ def checked_answer(answer: Answer, sample: Sample) -> Answer:
                 f"a span is [{span.start}, {span.end}), outside the output's {length} characters"
             )
         if not span.kind.strip() or len(span.kind) > LONGEST_NAME:
-            raise InputError(f"the kind of a span is 1 to {LONGEST_NAME} characters")
+            raise InputError(f"the kind of a span must have 1 to {LONGEST_NAME} characters")
     if answer.spans and answer.label == FAITHFUL:
-        raise InputError("what is faithful holds no wrong words: delete the marked spans or say hallucinated")
+        raise InputError(
+            "a faithful output has no wrong words: delete the marked spans or choose hallucinated"
+        )
     if len(answer.spans) > MOST_SPANS:
         raise InputError(f"at most {MOST_SPANS} spans; got {len(answer.spans)}")
     if len(answer.note) > LONGEST_NOTE:
@@ -238,7 +240,7 @@ class Labels(StorePart):
         with self._writing() as connection:
             stop_writers(connection, label_queues)
             if connection.scalar(select(exists().where(label_queues.c.name == name))):
-                raise SpecError(f"there is a queue {shown(name)} already; choose another name")
+                raise SpecError(f"queue {shown(name)} already exists; choose another name")
             connection.execute(insert(label_queues), [values])
             n, left = 0, iter(items)
             while chunk := list(islice(left, ROWS_AT_ONCE)):
@@ -486,9 +488,9 @@ class Labels(StorePart):
         """Append a decision (faithful or hallucinated) with its reason. `revision` and None: see `add`."""
         adjudicator, name, reason = checked_annotator(adjudicator), _name(queue), reason.strip()
         if answer.label not in DECIDED:
-            raise InputError(f"a decision is {' or '.join(DECIDED)}; got {shown(answer.label)}")
+            raise InputError(f"a decision must be {' or '.join(DECIDED)}; got {shown(answer.label)}")
         if not reason or len(reason) > LONGEST_NOTE:
-            raise InputError(f"a decision takes a reason of 1 to {LONGEST_NOTE:,} characters")
+            raise InputError(f"a decision needs a reason of 1 to {LONGEST_NOTE:,} characters")
         with self._writing_for_good() as connection:
             _, sample = _item_at(connection, queue, position)
             answer = checked_answer(answer, sample)
@@ -581,7 +583,7 @@ def _item_at(connection: Connection, queue: str, position: int) -> tuple[Item, S
     row = connection.execute(asked).one_or_none()
     if row is None:
         found = _queue(connection, queue)
-        raise SpecError(f"queue {shown(found.name)} has items 1 to {found.n_items}, and no {position + 1}")
+        raise SpecError(f"queue {shown(found.name)} has items 1 to {found.n_items}, but no {position + 1}")
     return _item(row), sample_from(row.sample_id, row.body)
 
 

@@ -13,39 +13,41 @@ from sqlalchemy.pool import QueuePool
 
 from magistrate.errors import MissingExtra, StoreError
 
-_KEPT = "what was committed is kept"
-_LOST = f"the connection to the server was lost; when the server is back run again, {_KEPT}"
-_REFUSED = "the server refused the user or the password; check the URL, or PGUSER, PGPASSWORD and ~/.pgpass"
-_ABSENT = "the server has no such database; make it with: createdb NAME"
-_UNREACHED = "the server cannot be reached; check that it runs, and the host and the port"
+_KEPT = "committed data is safe"
+_LOST = f"the connection to the server was lost; run again when the server is back, {_KEPT}"
+_REFUSED = "the server rejected the user or the password; check the URL, or PGUSER, PGPASSWORD and ~/.pgpass"
+_ABSENT = "the server has no such database; create it with: createdb NAME"
+_UNREACHED = "the server cannot be reached; check that it is running, and check the host and the port"
 # By SQLSTATE, or by a prefix of it, such as its two-character class.
 _ADVICE = {
     "08": _LOST,
     "28": _REFUSED,
     "3D": _ABSENT,
     "3F000": "the schema of its search path is not there; make it with: CREATE SCHEMA NAME",
-    "22P05": "its encoding cannot hold the text; use a database made with ENCODING 'UTF8'",
-    "25006": "it is read-only, perhaps a replica; name the server that writes",
+    "22P05": "its encoding cannot store the text; use a database created with ENCODING 'UTF8'",
+    "25006": "it is read-only, perhaps a replica; use the primary server",
     "40": f"another program changed the same rows at the same time; run again, {_KEPT}",
     "42501": "this user may not do that there; use a database or a schema of its own, or have it granted: "
     "GRANT USAGE, CREATE ON SCHEMA public TO that user",
     "53100": f"the server's disk is full; free some space there and run again, {_KEPT}",
     "53200": f"the server ran out of memory; run again later, {_KEPT}",
-    "53300": f"the server has no connection left; end some or raise max_connections, {_KEPT}",
-    "54000": "an id, a name, a judge or a tag is longer than an index takes, about 2,700 bytes; shorten it",
-    "55P03": f"another program keeps it locked; wait for that program or end it, then run again, {_KEPT}",
+    "53300": f"the server has no free connection; close some or raise max_connections, {_KEPT}",
+    "54000": "an id, a name, a judge or a tag is longer than the limit of an index, about 2,700 bytes; "
+    "shorten it",
+    "55P03": f"another program has locked it; wait for that program or stop it, then run again, {_KEPT}",
     "57014": f"the server's statement_timeout was too short for this; raise it and run again, {_KEPT}",
     "57P": _LOST,
 }
 # A refused connection has no SQLSTATE, only a message: the server's after FATAL, or the driver's.
 _WORDS = {
     r"authentication failed|no password supplied|role .* does not exist": _REFUSED,
-    r"pg_hba\.conf": "the server does not let this user in from here; have it allowed in its pg_hba.conf",
+    r"pg_hba\.conf": "the server does not allow this user from this machine; allow it in the server's "
+    "pg_hba.conf",
     r"database .* does not exist": _ABSENT,
     r"too many|remaining connection slots": _ADVICE["53300"],
     r"starting up": "the server is starting; run again in a moment",
     r"shutting down": "the server is shutting down; run again when it is back",
-    r"(^|: )invalid ": "the URL cannot be used; check what follows the question mark",
+    r"(^|: )invalid ": "the URL cannot be used; check the part after the question mark",
 }
 
 
@@ -96,7 +98,7 @@ def check_encoding(connection: Connection) -> None:
     """Raise `StoreError` if the database cannot store every text."""
     encoding = connection.scalar(text("SHOW server_encoding"))
     if encoding != "UTF8":
-        raise StoreError(f"its encoding is {encoding}; make a database with: createdb --encoding=UTF8 NAME")
+        raise StoreError(f"its encoding is {encoding}; create a database with: createdb --encoding=UTF8 NAME")
 
 
 # --- locks --------------------------------------------------------------------------------------

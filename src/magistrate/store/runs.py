@@ -322,7 +322,9 @@ def resolve(connection: Connection, ref: str) -> str:
     if ref == LAST:
         newest = newest_run_id(connection)
         if newest is None:
-            raise SpecError("there is no last run: the store has no runs yet; make one with 'magistrate run'")
+            raise SpecError(
+                "there is no last run, because the store has no runs yet; create one with 'magistrate run'"
+            )
         return newest
     if run_exists(connection, ref):
         return ref
@@ -330,7 +332,7 @@ def resolve(connection: Connection, ref: str) -> str:
     if not found:
         raise _unknown_run(connection, ref)
     if len(found) > 1:
-        raise SpecError(f"{shown(ref)} is not one run but {len(found)}: {_listed(found)}; give an id")
+        raise SpecError(f"{shown(ref)} matches {len(found)} runs: {_listed(found)}; give an id")
     return found[0]
 
 

@@ -30,29 +30,31 @@ _PATIENCE = 0.3
 _PLAIN = re.compile(r"[0-9a-z-]{1,40}")
 
 _ADVICE = {
-    "SQLITE_NOTADB": "it is not a Magistrate store nor any SQLite database; choose another path with --store",
-    "SQLITE_CORRUPT": "the file is damaged; restore a copy, or save the rest with: sqlite3 FILE .recover",
-    "SQLITE_CANTOPEN": "it cannot be opened; check that its folder exists and that you may write there",
-    "SQLITE_READONLY": "its file or folder is read-only; allow writing or choose another path with --store",
-    "SQLITE_PERM": "you may not write there; allow writing or choose another path with --store",
-    "SQLITE_FULL": "the disk is full; free some space and run again, what was committed is kept",
-    "SQLITE_IOERR": "the disk cannot be written or read: full, over a quota, or failing; "
-    "free some space and run again, what was committed is kept",
-    "SQLITE_BUSY": "another program keeps it locked; wait for that program or end it, then run again, "
-    "what was committed is kept",
-    "SQLITE_LOCKED": "a reader of this program keeps it locked; finish reading first",
+    "SQLITE_NOTADB": "it is not a Magistrate store and not an SQLite database; choose another path with "
+    "--store",
+    "SQLITE_CORRUPT": "the file is damaged; restore a backup, or recover what is left with: sqlite3 FILE "
+    ".recover",
+    "SQLITE_CANTOPEN": "it cannot be opened; check that its folder exists and is writable",
+    "SQLITE_READONLY": "its file or folder is read-only; make it writable, or choose another with --store",
+    "SQLITE_PERM": "there is no permission to write; make it writable or choose another path with --store",
+    "SQLITE_FULL": "the disk is full; free some space and run again, committed data is safe",
+    "SQLITE_IOERR": "the disk cannot be written or read (full, over a quota, or failing); free some space "
+    "and run again, committed data is safe",
+    "SQLITE_BUSY": "another program has locked it; wait for that program or stop it, then run again, "
+    "committed data is safe",
+    "SQLITE_LOCKED": "a reader in this program has locked it; finish reading first",
 }
 
 
 def engine_on(path: Path, busy_seconds: float) -> Engine:
     """Return an engine on the file at `path`; its parent folders are created."""
     if path.is_dir():
-        raise StoreError("it is a folder; name a file in it")
+        raise StoreError("it is a folder; give a file in it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"its folder cannot be made ({error.strerror}); choose another path with --store"
+            f"its folder cannot be created ({error.strerror}); choose another path with --store"
         ) from error
     # No pool: a stream that is never read to its end must not leave a connection open.
     engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
@@ -85,8 +87,8 @@ def reading_only(path: Path) -> str | None:
     if not writable(real.parent) and not (log.exists() and shared.exists()):
         if log.exists() and log.stat().st_size:
             raise StoreError(
-                f"its last changes are in {log}, which cannot be read there, as the folder is read-only; "
-                "copy both files to where you may write, and name the copy with --store"
+                f"its last changes are in {log}, which cannot be read because the folder is read-only; copy "
+                "both files to a writable folder, and give the copy with --store"
             )
         return "mode=ro&immutable=1"
     return None if writable(real) else "mode=ro"
@@ -221,8 +223,8 @@ def _acquired(path: Path, patience: float) -> FileLock | None:
         return None
     except OSError as error:
         raise StoreError(
-            f"the lock file {path} cannot be made ({error.strerror}); allow writing in its folder, "
-            "or choose another path with --store"
+            f"the lock file {path} cannot be created ({error.strerror}); make its folder writable, or choose "
+            "another path with --store"
         ) from error
     return lock
 

@@ -383,7 +383,7 @@ class Store(DatasetShelf):
                 if not runs.run_exists(connection, run_id):
                     runs.insert_run(connection, {**row, "id": run_id}, tags)
                     return run_id
-        raise StoreError(f"no free run id was found in {_IDS_TRIED} draws; the randomness repeats itself")
+        raise StoreError(f"no free run id was found in {_IDS_TRIED} attempts; the random numbers repeat")
 
     def add_samples(self, run_id: str, samples: Iterable[Sample]) -> int:
         """Append samples to a run, 500 per transaction, and return their number.
@@ -551,10 +551,10 @@ class Store(DatasetShelf):
             for sample_id in sample_ids:
                 if sample_id in taken or runs.has_sample(self._writer, run_id, sample_id):
                     return InputError(
-                        f"sample id {shown(sample_id)} is there twice; ids must differ within a run"
+                        f"sample id {shown(sample_id)} is given twice; ids must differ within a run"
                     )
                 taken.add(sample_id)
-        return InputError("the samples were refused by the store; run again")
+        return InputError("the store rejected the samples; run again")
 
     def _why_no_outcome(self, run_id: str, chunk: Sequence[Outcome]) -> Exception:
         with self._writer.begin():
@@ -568,11 +568,11 @@ class Store(DatasetShelf):
                     )
                 if pair in taken or outcomes.has_outcome(self._writer, run_id, *pair):
                     return StoreError(
-                        f"run {run_id} has an outcome of judge {outcome.judge!r} "
-                        f"for sample {shown(sample_id)} already"
+                        f"run {run_id} already has an outcome of judge {outcome.judge!r} for sample "
+                        f"{shown(sample_id)}"
                     )
                 taken.add(pair)
-        return StoreError("the outcomes were refused; run again, what was committed is kept")
+        return StoreError("the store rejected the outcomes; run again, committed data is safe")
 
 
 def _sample_body(sample: Sample) -> str:
@@ -585,7 +585,7 @@ def _sample_body(sample: Sample) -> str:
 def _checked_name(name: str | None) -> str | None:
     if name is not None and (not name.strip() or name == LAST):
         raise SpecError(
-            f"a run cannot be named {name!r}: names hold a visible character and are not {LAST!r}"
+            f"a run cannot be named {name!r}: a name must have a visible character and must not be {LAST!r}"
         )
     return name
 
@@ -593,5 +593,5 @@ def _checked_name(name: str | None) -> str | None:
 def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     checked = (tags,) if isinstance(tags, str) else tuple(tags)
     if not all(tag.strip() for tag in checked):
-        raise SpecError(f"tags hold a visible character, got {list(checked)}")
+        raise SpecError(f"a tag must have a visible character, got {list(checked)}")
     return checked

@@ -28,7 +28,7 @@ from magistrate.store.schema import (
 )
 
 WATCH_TAG = "watch"
-"""The tag of the runs that rules keep their outcomes in."""
+"""The tag of the runs in which rules store their outcomes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class Traces(StorePart):
             for row in known.values() if found is not None else ():
                 if not row.gone:
                     connection.execute(update(targets).where(targets.c.id == row.id).values(gone=1))
-                    supersede(connection, row.id, "later spans show another answer in its place", now)
+                    supersede(connection, row.id, "later spans have another answer instead", now)
             here = traces.c.id == unread.trace_id
             connection.execute(update(traces).where(here).values(read=unread.changed))
         return True

@@ -33,7 +33,7 @@ from magistrate.types import Sample
 
 Bucket = Literal["hour", "day"]
 PREFIX = {"hour": len("2026-11-21T12"), "day": len("2026-11-21")}
-"""How much of a stored moment, which is text in UTC, names the hour or the day."""
+"""Length of the part of a stored time (text in UTC) that gives the hour or the day."""
 KINDS = ("answer", "call")
 LOOKED_AT_ONCE = 200
 MOST_LOOKED = 2_000

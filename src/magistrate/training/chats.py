@@ -29,7 +29,7 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Prompt, Sample
 LABELS = (FAITHFUL, HALLUCINATED)
 SUPPORTED = "Nothing in it goes beyond the context."
 UNSUPPORTED = "Not all of it is supported by the context."
-TEACHABLE = "faithfulness, hallucination, or a judge of your own with the labels faithful and hallucinated"
+TEACHABLE = "faithfulness, hallucination, or your own judge with the labels faithful and hallucinated"
 
 Answer = Callable[[Sample, str], str]
 
@@ -51,7 +51,7 @@ def answer_of(judge: Judge) -> Answer:
         return _chosen(asked)
     why = f": {_why_not(asked)}" if isinstance(asked, Classify) else ""
     raise SpecError(
-        f"a label alone does not say what {spelled(judge)!r} should have answered{why}; take {TEACHABLE}"
+        f"a label alone does not determine the answer of {spelled(judge)!r}{why}; use {TEACHABLE}"
     )
 
 
@@ -180,11 +180,11 @@ def _chat(line: str, where: str) -> Chat:
         first = error.errors()[0]
         at = ".".join(map(str, first["loc"]))
         raise DatasetError(
-            f"{where} is no chat ({at or 'it'}: {first['msg']}); "
-            "'magistrate export RUN --format sft' writes them"
+            f"{where} is not a chat ({at or 'it'}: {first['msg']}); 'magistrate export RUN --format sft' "
+            "writes chats"
         ) from None
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{where} is not JSON: {error}") from None
     if row.messages[-1].role != "assistant" or not row.messages[-1].content:
-        raise DatasetError(f"{where} does not end in an answer of the assistant")
+        raise DatasetError(f"{where} does not end with an answer of the assistant")
     return Chat(tuple((each.role, restored(each.content)) for each in row.messages), row.metadata)

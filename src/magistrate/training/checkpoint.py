@@ -35,5 +35,5 @@ def load_state(path: Path, device: str) -> dict[str, Any] | None:
             raise TypeError(f"it holds a {type(state).__name__}")
     except Exception as error:  # the library raises many types
         told = " ".join(str(error).split())[:200]
-        raise ModelError(f"{path} cannot be read ({told}); to begin anew: --force") from error
+        raise ModelError(f"{path} cannot be read ({told}); to start over: --force") from error
     return state

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 AT_ONCE = 8
-"""Samples that are under way together."""
+"""Number of samples processed at the same time."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -137,7 +137,7 @@ def _batches(samples: Iterable[Sample]) -> Iterator[Sequence[Sample]]:
 FOLDS, MOST_FOLDS = 5, 20
 LEAST, LEAST_OF_EITHER = 40, 15
 STRENGTH = 0.01
-"""scikit-learn's C: states have more numbers than there are labels, so that the fit must be held back."""
+"""scikit-learn's C: strong regularization, because states have more numbers than there are labels."""
 SHOWN = ("auroc", "balanced_accuracy", "precision", "recall", "f1")
 
 
@@ -173,9 +173,9 @@ def fit_probe(
     import numpy as np
 
     if pooling not in POOLINGS:
-        raise SpecError(f"states are pooled by {' or '.join(POOLINGS)}, got {pooling!r}")
+        raise SpecError(f"the pooling must be {' or '.join(POOLINGS)}, got {pooling!r}")
     if not 2 <= folds <= MOST_FOLDS or not strength > 0:
-        raise SpecError(f"folds must be 2 to {MOST_FOLDS} and strength above 0, got {folds} and {strength}")
+        raise SpecError(f"folds must be 2 to {MOST_FOLDS} and strength above 0; got {folds} and {strength}")
     truth = np.array([each.sample.label == HALLUCINATED for each in found], dtype=np.bool_)
     groups = groups_of(each.sample for each in found)
     _check(truth, groups, folds)
@@ -236,8 +236,8 @@ def _held_out(
     for train, test in grouped_folds(truth, groups, folds, seed):
         if truth[train].all() or not truth[train].any():
             raise InputError(
-                f"of {folds} folds that share no context, one holds a whole class: label samples of more "
-                "contexts, or take fewer --folds"
+                f"with {folds} folds that share no context, one fold would contain all samples of one class: "
+                "label samples of more contexts, or use fewer --folds"
             )
         means, spreads, weights, intercept = _fitted(states[train], truth[train], strength)
         scores[test] = expit(((states[test] - means) / spreads) @ weights + intercept)
@@ -254,8 +254,8 @@ def _check(truth: NDArray[np.bool_], groups: NDArray[np.int64], folds: int) -> N
     if truth.size >= LEAST and min(positives, negatives) >= LEAST_OF_EITHER and min(contexts) >= folds:
         return
     raise InputError(
-        f"a probe needs at least {LEAST} labelled samples that fit the model, {LEAST_OF_EITHER} of either "
-        f"class in at least {folds} contexts (as many as folds); there are {truth.size}: {positives} "
+        f"a probe needs at least {LEAST} labelled samples that fit the model, {LEAST_OF_EITHER} of each "
+        f"class in at least {folds} contexts (one per fold); there are {truth.size}: {positives} "
         f"hallucinated in {contexts[0]} contexts, {negatives} faithful in {contexts[1]}"
     )
 
@@ -295,9 +295,9 @@ On {made.folds} folds that share none of the {made.contexts} contexts (95 % inte
 | --- | --- |
 {rows}
 
-It judges by the states of this one model, and refuses any other. Outside the kind of text that it was fitted
-to it may say nothing at all; measure it there before you rely on it. Its score is a probability at even
-chances of either label; calibrate it for another share.
+It works only with the states of this model and refuses any other. It may be useless on other kinds of text
+than those above; measure it there before you rely on it. Its score is a probability if both labels are
+equally likely; calibrate it for another share.
 
 Use: `magistrate run DATA --judge probe:FOLDER`
 """

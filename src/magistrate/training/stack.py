@@ -105,7 +105,8 @@ def _fitted(table: Table, positive: bool, folds: int, seed: int) -> Weights:
     spreads = np.sqrt(np.nansum(counted * (moved - means) ** 2, axis=0))
     if still := [name for name, spread in zip(table.names, spreads, strict=True) if spread < STILL]:
         raise InputError(
-            f"{', '.join(still)} says the same of every sample, or nothing of any: there is nothing to learn"
+            f"{', '.join(still)} has the same value for every sample, or none at all, so nothing can be "
+            "learnt"
         )
     z = standardized(moved, means, spreads)
     strength = _strength(z, table, even, positive, folds, seed)
@@ -128,9 +129,9 @@ def check(table: Table) -> None:
         return
     label = "hallucinated" if table.truth.sum() == fewest else "faithful"
     raise InputError(
-        f"a stack of {k} parts needs at least {LEAST} labelled samples that all of them judge, {needed} of "
-        f"either label; there are {table.n}, {fewest} of them {label}, in {np.unique(table.groups).size} "
-        "contexts. Give more --data, or fewer --of"
+        f"a stack of {k} parts needs at least {LEAST} labelled samples with a value of every part, {needed} "
+        f"of each label; there are {table.n}, {fewest} of them {label}, in {np.unique(table.groups).size} "
+        "contexts. Add more --data, or use fewer --of"
     )
 
 
@@ -334,8 +335,8 @@ def fit(table: Table, *, positive: bool = False, folds: int = FOLDS, seed: int =
     weights = fitted(table, positive=positive, folds=folds, seed=seed)
     if not weights.weights.any():
         raise InputError(
-            f"by these labels none of {', '.join(table.names)} speaks against what is hallucinated: there is "
-            "nothing to weigh. Look at the parts first, or at labels that are the wrong way round"
+            f"none of {', '.join(table.names)} is higher for hallucinated outputs, so no weight can be "
+            "fitted. Check the parts first, and whether labels are swapped"
         )
     found = StackFit(table, weights, positive, folds, seed, out_of_fold, left_out, _alone(table))
     return replace(found, remarks=tuple(_remarks(found)))
@@ -364,7 +365,7 @@ def _weighted(table: Table, scores: Floats) -> Mapping[str, Estimate]:
     """Return `METRICS` of a weighted sample: each row counts as often as the samples that it stands for."""
     counts = 1.0 if table.counts is None else table.counts
     figures = Figures(table.truth, scores >= EVEN, scores, METRICS)
-    undefined = dict.fromkeys(METRICS, "these samples do not define it")
+    undefined = dict.fromkeys(METRICS, "undefined on these samples")
     return estimates_of(METRICS, lambda drawn: figures(drawn * counts), table.groups, undefined)
 
 
@@ -391,37 +392,37 @@ def _remarks(found: StackFit) -> Iterator[str]:
     area = found.out_of_fold.figures["auroc"]
     if area.low is None or area.low <= EVEN:
         yield (
-            f"As far as {found.out_of_fold.judged} samples can tell the stack ranks no better than chance, "
-            f"even on folds of its own data (AUROC {area})."
+            f"On these {found.out_of_fold.judged} samples, the stack is not shown to rank better than "
+            f"chance, even on folds of its own data (AUROC {area})."
         )
     families = sorted(set(found.table.families.tolist()))
     if len(families) == 1:
         yield (
-            "All data are of one family: nothing here says how the stack does on data of another making. "
-            "Give --data of several."
+            "All data are from one family, so it is unknown how the stack works on other data. Add --data of "
+            "several families."
         )
     elif apart := [name for name in families if name not in found.left_out]:
         yield (
-            f"Nothing here says how the stack does on {', '.join(apart)} where it is left out: too few "
-            "of the other samples are of other contexts."
+            f"It is unknown how the stack works on {', '.join(apart)} when trained without it: too few of "
+            "the other samples have other contexts."
         )
     for family, held in found.left_out.items():
         yield from _beside(found, family, held)
         if held.judged < COVERED * held.n:
             yield (
-                f"Of {family}, left out, {held.n - held.judged} of {held.n} samples are too far from all "
-                "others to be judged: it would abstain there."
+                f"Trained without {family}, the stack abstains on {held.n - held.judged} of its {held.n} "
+                "samples, because they are too different from the others."
             )
     for name, weight in zip(found.table.names, found.weights.weights, strict=True):
         if weight < 0:
             yield (
-                f"{name} counts the wrong way round beside the others (weight {weight:+.2f}): what it does "
-                "elsewhere is doubtful; --non-negative forbids that."
+                f"{name} has a negative weight together with the others ({weight:+.2f}); this may not hold "
+                "on other data; --non-negative forbids it."
             )
         elif weight == 0:
-            yield f"{name} adds nothing to the others (weight 0): leave it out."
+            yield f"{name} adds nothing to the others (weight 0): remove it."
     if (contexts := len(set(found.table.groups.tolist()))) < FEW_CONTEXTS:
-        yield f"Only {contexts} independent contexts: intervals are wide for that, and still rough."
+        yield f"Only {contexts} independent contexts: intervals are wide, and only approximate."
 
 
 def _beside(found: StackFit, family: str, held: Held) -> Iterator[str]:
@@ -433,6 +434,6 @@ def _beside(found: StackFit, family: str, held: Held) -> Iterator[str]:
     best, name = max(areas)
     if best > own + WORSE:
         yield (
-            f"On {family}, left out, {name} alone ranks better than the stack: AUROC {decimal(best)} against "
-            f"{decimal(own)}."
+            f"On {family}, {name} alone ranks better than the stack trained without it: AUROC "
+            f"{decimal(best)} against {decimal(own)}."
         )

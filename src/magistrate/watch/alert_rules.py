@@ -64,17 +64,17 @@ def bound(words: str) -> Bound:
     found = _WHEN.fullmatch(words)
     if found is None:
         raise SpecError(
-            f"is a figure, one of {' '.join(OPERATORS)} and a number, such as lower(flag_rate) > 0.1; "
+            f"must be a figure, one of {' '.join(OPERATORS)} and a number, such as lower(flag_rate) > 0.1; "
             f"got {words!r:.60}"
         )
     end, figure = found[1], found[2] or found[3]
     if figure not in FIGURES:
-        raise SpecError(f"knows no figure {figure!r}; known: {', '.join(FIGURES)}")
+        raise SpecError(f"unknown figure {figure!r}; known: {', '.join(FIGURES)}")
     if end is not None and figure != "flag_rate":
-        raise SpecError(f"{end}() is for flag_rate, which has an interval; {figure} has none")
+        raise SpecError(f"{end}() works only for flag_rate; {figure} has no interval")
     if DURATION.fullmatch(found[5]):
         if figure != "queue_age":
-            raise SpecError(f"a time is for queue_age; {figure} takes a number")
+            raise SpecError(f"a time works only for queue_age; {figure} needs a number")
         return Bound(figure, end, found[4], duration(found[5]).total_seconds())
     return Bound(figure, end, found[4], float(found[5]))
 
@@ -90,33 +90,32 @@ def _when(words: str) -> str:
 class AlertPart(Part):
     """A bound on a metric, and the sinks that are notified when the alert fires and when it resolves."""
 
-    name: str = Field(min_length=1, max_length=100, description="What it is called in messages.")
-    rule: str | None = Field(default=None, description="The rule it is about; may be left out of one.")
+    name: str = Field(min_length=1, max_length=100, description="Its name in messages.")
+    rule: str | None = Field(default=None, description="The rule it is about; optional if there is only one.")
     judge: str | None = Field(
-        default=None, description="The judge of flag_rate, verdicts and coverage; the last one if not said."
+        default=None, description="The judge of flag_rate, verdicts and coverage; by default the last one."
     )
     when: Annotated[str, Field(max_length=100), AfterValidator(_when)] = Field(
         description=f"The bound, such as lower(flag_rate) > 0.1. Known: {', '.join(FIGURES)}."
     )
-    n: int = Field(
-        default=1, ge=1, description="flag_rate: of fewer verdicts in a window nothing is concluded."
-    )
+    n: int = Field(default=1, ge=1, description="flag_rate: the minimum number of verdicts in a window.")
     windows: list[Seconds] = Field(
         default=[3600.0],
         min_length=1,
         max_length=2,
-        description="The times looked at, the short one first: it fires where the bound is passed in all.",
+        description="The time windows, shortest first; the alert fires if the bound is passed in all.",
     )
     clear: float | None = Field(
         default=None,
-        description="It is over once the short window is back behind this; behind the bound if not said.",
+        description="The alert ends when the short window is back within this value; by default, within the "
+        "bound.",
     )
-    to: list[str] | None = Field(default=None, description="The sinks that are told; all if not said.")
+    to: list[str] | None = Field(default=None, description="The sinks that get the alert; by default all.")
 
     @model_validator(mode="after")
     def _fits(self) -> AlertPart:
         if any(each <= 0 for each in self.windows) or sorted(self.windows) != self.windows:
-            raise ValueError("windows are times of more than 0, the short one first")
+            raise ValueError("windows must be times above 0, shortest first")
         parsed = self.bound
         if self.clear is not None and parsed.holds(self.clear):
             raise ValueError(f"clear: {self.clear:g} is itself beyond {self.when!r}")
@@ -134,23 +133,23 @@ class AlertPart(Part):
 class WebhookPart(Part):
     """A webhook: a URL that receives a POST of JSON."""
 
-    url: Address | None = Field(default=None, description="The address, if it is no secret.")
-    url_env: Variable | None = Field(default=None, description="The environment variable that holds it.")
-    format: Literal["json", "slack"] = Field(default="json", description="Plain, or as Slack reads it.")
+    url: Address | None = Field(default=None, description="The address, if it is not secret.")
+    url_env: Variable | None = Field(default=None, description="The environment variable with the address.")
+    format: Literal["json", "slack"] = Field(default="json", description="Plain JSON, or Slack's format.")
     headers_env: HeadersFrom = Field(
-        default={}, description="Headers, by name, and the environment variables that hold them."
+        default={}, description="Headers by name, each with the environment variable of its value."
     )
 
     @model_validator(mode="after")
     def _has_one(self) -> WebhookPart:
         if (self.url is None) == (self.url_env is None):
-            raise ValueError("takes either url or url_env")
+            raise ValueError("needs either url or url_env")
         return self
 
 
 def _mail(value: str) -> str:
     if "@" not in parseaddr(value)[1] or any(ord(letter) < 32 for letter in value):
-        raise ValueError("is an address such as team@example.org")
+        raise ValueError("must be an address such as team@example.org")
     return value
 
 
@@ -165,15 +164,17 @@ class MailPart(Part):
     security: Literal["starttls", "tls", "none"] = Field(
         default="starttls", description="How the connection is encrypted."
     )
-    user_env: Variable | None = Field(default=None, description="The environment variable of the user.")
-    password_env: Variable | None = Field(default=None, description="That of the password.")
-    sender: Mail = Field(alias="from", description="Whom it is from.")
-    to: list[Mail] = Field(min_length=1, description="Whom it goes to.")
+    user_env: Variable | None = Field(default=None, description="The environment variable with the user.")
+    password_env: Variable | None = Field(
+        default=None, description="The environment variable with the password."
+    )
+    sender: Mail = Field(alias="from", description="The sender.")
+    to: list[Mail] = Field(min_length=1, description="The recipients.")
 
     @model_validator(mode="after")
     def _has_both(self) -> MailPart:
         if (self.user_env is None) != (self.password_env is None):
-            raise ValueError("takes user_env and password_env, or neither")
+            raise ValueError("needs both user_env and password_env, or neither")
         return self
 
 
@@ -186,11 +187,11 @@ class SinkPart(Part):
         default=None,
         min_length=1,
         max_length=500,
-        description="A file, from the rules' folder on, that gets a line of JSON each.",
+        description="A file, relative to the rules' folder, that gets one line of JSON per alert.",
     )
 
     @model_validator(mode="after")
     def _is_one(self) -> SinkPart:
         if sum(each is not None for each in (self.webhook, self.mail, self.file)) != 1:
-            raise ValueError("is exactly one of webhook, mail, file")
+            raise ValueError("must be exactly one of webhook, mail, file")
         return self

@@ -173,7 +173,7 @@ def _figure(
     if bound.figure == "verdicts":
         return float(rate.n), ""
     if bound.figure == "coverage":
-        return rate.coverage, "nothing was to be judged"
+        return rate.coverage, "there was nothing to judge"
     if rate.n < alert.n:
         return None, f"{rate.n} verdicts, fewer than {alert.n}"
     share = rate.share
@@ -247,7 +247,7 @@ def a_test(name: str, now: datetime) -> dict[str, Any]:
         "rule": None,
         "when": None,
         "at": now.isoformat(),
-        "text": "A test message of Magistrate: alerts reach this place.",
+        "text": "A test message from Magistrate: alerts arrive here.",
         "windows": [],
     }
 

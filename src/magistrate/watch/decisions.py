@@ -176,7 +176,7 @@ def room(budget: BudgetPart, hours: Sequence[Hour], under_way: int, now: datetim
 def exhausted(budget: BudgetPart, hours: Sequence[Hour], now: datetime) -> tuple[datetime, str] | None:
     """Return when the budget resets and what is spent of it, or None while one more target fits."""
     found = [
-        (until, f"{used:,.10g} of {limit:,.10g} {name} are spent")
+        (until, f"{used:,.10g} of {limit:,.10g} {name} have been spent")
         for limit, used, dearest, until, name in _windows(budget, hours, now)
         if used and used + dearest > limit
     ]

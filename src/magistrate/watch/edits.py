@@ -53,6 +53,7 @@ def plans_of(rule: Rule) -> Sequence[RunPlan]:
 def _require_price(rule: Rule, plan: RunPlan) -> None:
     if plan.cost is None:
         raise SpecError(
-            f"the budget of rule {rule.name!r} is in dollars, and no price is known for "
-            f"{plan.engine.info.model!r}; say it in dollars a million tokens: price: IN/OUT, below the judge"
+            f"the budget of rule {rule.name!r} is in dollars, but no price is known for "
+            f"{plan.engine.info.model!r}; give it in US dollars per million tokens: price: IN/OUT, below the "
+            "judge"
         )

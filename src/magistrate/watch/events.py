@@ -20,7 +20,7 @@ from magistrate.watch.otlp import groups
 CONTENT = "gen_ai."
 RESULTS = "gen_ai.evaluation."  # results of judges, which are not judged themselves
 LOGGED = "magistrate.logged"
-"""The attribute of a span that is such a record."""
+"""The span attribute that marks such a record."""
 
 _MARK = {"key": LOGGED, "value": {"boolValue": True}}
 

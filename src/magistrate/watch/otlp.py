@@ -29,7 +29,7 @@ PATHS: dict[str, Signal] = {"/v1/traces": "traces", "/v1/logs": "logs"}
 MEDIA_TYPES: dict[str, Encoding] = {"application/x-protobuf": "protobuf", "application/json": "json"}
 PACKED = ("gzip",)
 RETRYABLE = (429, 502, 503, 504)
-"""Statuses after which a client sends the same again; after any other it drops what it sent."""
+"""Statuses after which a client sends the same data again; after any other, it drops the data."""
 
 SERVICES: dict[str, Signal] = {
     "opentelemetry.proto.collector.trace.v1.TraceService": "traces",
@@ -97,7 +97,7 @@ def encoding_of(content_type: str) -> Encoding:
     found = MEDIA_TYPES.get(content_type.partition(";")[0].strip().lower())
     if found is None:
         known = " or ".join(MEDIA_TYPES)
-        raise OtlpError(415, f"the Content-Type has to be {known}, not {shorten_inside(content_type)!r}")
+        raise OtlpError(415, f"the Content-Type must be {known}, not {shorten_inside(content_type)!r}")
     return found
 
 
@@ -112,7 +112,7 @@ class Body:
         name = content_encoding.strip().lower()
         if name not in ("", "identity", *PACKED):
             raise OtlpError(
-                415, f"the Content-Encoding has to be gzip or identity, not {shorten_inside(name)!r}"
+                415, f"the Content-Encoding must be gzip or identity, not {shorten_inside(name)!r}"
             )
         self._limits = limits
         self._plain = bytearray()
@@ -126,7 +126,9 @@ class Body:
         """Add the next bytes of the body."""
         self._packed += len(chunk)
         if self._packed > self._limits.packed_bytes:
-            raise OtlpError(413, f"the body of a request has at most {self._limits.packed_bytes:,} bytes")
+            raise OtlpError(
+                413, f"the body of a request must have at most {self._limits.packed_bytes:,} bytes"
+            )
         if self._unzip is None:
             self._extend(chunk)
             return
@@ -136,7 +138,7 @@ class Body:
             try:
                 self._extend(self._unzip.decompress(chunk, self._limits.plain_bytes - len(self._plain) + 1))
             except zlib.error as error:
-                raise OtlpError(400, f"the body is no gzip: {error}") from None
+                raise OtlpError(400, f"the body is not gzip: {error}") from None
             chunk = self._unzip.unused_data if self._unzip.eof else self._unzip.unconsumed_tail
 
     def whole(self) -> bytes:
@@ -149,7 +151,7 @@ class Body:
         self._plain += plain
         if len(self._plain) > self._limits.plain_bytes:
             raise OtlpError(
-                413, f"a request has at most {self._limits.plain_bytes:,} bytes once it is unpacked"
+                413, f"a request must have at most {self._limits.plain_bytes:,} bytes uncompressed"
             )
 
 
@@ -184,7 +186,7 @@ def _from_json(body: bytes, limits: Limits) -> dict[str, Any]:
     except ValueError as error:
         raise OtlpError(400, f"the body is not JSON: {shorten_inside(str(error))}") from None
     if not isinstance(value, dict):
-        raise OtlpError(400, "the body has to be a JSON object")
+        raise OtlpError(400, "the body must be a JSON object")
     return value
 
 
@@ -194,7 +196,7 @@ def _from_protobuf(signal: Signal, body: bytes, limits: Limits) -> dict[str, Any
     try:
         return _object(message.FromString(body))
     except (error, RecursionError):
-        raise OtlpError(400, f"the body is no protobuf of an export of {signal}") from None
+        raise OtlpError(400, f"the body is not a protobuf export of {signal}") from None
 
 
 @cache
@@ -318,7 +320,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _too_many(limits: Limits) -> OtlpError:
-    return OtlpError(413, f"a request has at most {limits.values:,} values; send fewer records at once")
+    return OtlpError(413, f"a request must have at most {limits.values:,} values; send fewer records at once")
 
 
 # --- limits ------------------------------------------------------------------------------------------

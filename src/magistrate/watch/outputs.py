@@ -27,9 +27,11 @@ def _address(value: str) -> str:
     except ValueError:
         known = False
     if not known:
-        raise ValueError("an address begins with http:// or https:// and a host")
+        raise ValueError("an address must start with http:// or https:// and a host")
     if "@" in value or "?" in value or "#" in value:
-        raise ValueError("holds no password, ? or #; a key goes into an environment variable: headers_env")
+        raise ValueError(
+            "must not contain a password, ? or #; put a key into an environment variable: headers_env"
+        )
     return value.rstrip("/")
 
 
@@ -40,7 +42,7 @@ HeadersFrom = dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$", max_length=1
 class SendPart(Part):
     """A server that receives verdicts over OTLP."""
 
-    endpoint: Address = Field(description="Its address, to which /v1/logs and /v1/traces are added.")
+    endpoint: Address = Field(description="Its address; /v1/logs and /v1/traces are appended.")
     forms: list[Form] = Field(
         default=["events", "spans"],
         alias="as",
@@ -49,10 +51,10 @@ class SendPart(Part):
         "evaluator spans with a link to it.",
     )
     headers_env: HeadersFrom = Field(
-        default={}, description="Headers, by name, and the environment variables that hold them."
+        default={}, description="Headers by name, each with the environment variable of its value."
     )
     encoding: Literal["json", "protobuf"] = Field(
-        default="json", description="Of requests; protobuf takes the extra otlp."
+        default="json", description="Encoding of requests; protobuf needs the extra otlp."
     )
 
     @property

@@ -24,7 +24,7 @@ def duration(words: str) -> timedelta:
     """
     found = DURATION.fullmatch(words.strip())
     if found is None:
-        raise SpecError(f"a time is a number and one of s, m, h, d, w, such as 7d; got {words!r:.40}")
+        raise SpecError(f"a time must be a number and one of s, m, h, d, w, such as 7d; got {words!r:.40}")
     return timedelta(**{UNITS[found[2]]: int(found[1])})
 
 
@@ -58,17 +58,17 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 def _variable(value: str) -> str:
     if NAME.fullmatch(value) is None:  # the value may be the key itself, so it is not quoted
-        raise ValueError("is the name of an environment variable that holds it, such as OTLP_TOKEN")
+        raise ValueError("must be the name of an environment variable with the value, such as OTLP_TOKEN")
     return value
 
 
 Variable = Annotated[str, AfterValidator(_variable), Field(description="An environment variable.")]
-"""The name of an environment variable, which holds what must not stand in a file."""
+"""The name of an environment variable, for values that must not be in a file."""
 
 
 def read_variable(name: str, what: str) -> str:
     """Read an environment variable. Raises `SpecError` if it is not set or empty."""
     value = os.environ.get(name, "").strip()
     if not value:
-        raise SpecError(f"{what} is to be in the environment variable {name}, which is not set")
+        raise SpecError(f"{what} must be in the environment variable {name}, which is not set")
     return value

@@ -147,7 +147,7 @@ class Reader:
             raise EngineError(f"{self.who} does not answer: {reason}") from None
         except ValueError as error:  # an invalid host or header, which the error may quote
             raise EngineRefused(
-                f"{self.who} cannot be asked: its name or a header is invalid ({type(error).__name__})"
+                f"{self.who} cannot be reached: its name or a header is invalid ({type(error).__name__})"
             ) from None
         if len(body) > MOST_BYTES:
             raise EngineRefused(f"{self.who} answered with more than {MOST_BYTES:,} bytes")
@@ -174,7 +174,7 @@ class Reader:
 
     def no_shape(self, wanted: str) -> NoReturn:
         """Raise `EngineRefused` for an answer that does not have the shape of the API."""
-        raise EngineRefused(f"{self.who} did not answer with {wanted}: is it another server, or version?")
+        raise EngineRefused(f"{self.who} did not answer with {wanted}: it may be another server or version")
 
 
 def _list(reader: Reader, answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -224,7 +224,7 @@ class Phoenix:
             following = answer.get("next_cursor")
             is_last = not following or not rows or min(numbers) <= known - MARGIN
             if following == place != "":
-                self.reader.no_shape("another page than before")
+                self.reader.no_shape("a new page")
             yield Page(spans, unread, {"row": newest} if is_last and newest else None)
             if is_last:
                 return
@@ -302,7 +302,7 @@ class Mlflow:
             if not following or not infos:
                 return
             if following == wanted.get("page_token"):
-                self.reader.no_shape("another page than before")
+                self.reader.no_shape("a new page")
             wanted["page_token"] = following
 
     async def _spans(self, trace_ids: Sequence[str]) -> tuple[list[Span], list[str]]:
@@ -320,7 +320,7 @@ class Mlflow:
             if spans or wrong:
                 filled.add(str((trace.get("trace_info") or {}).get("trace_id")))
         unread += [
-            f"trace {shorten_inside(each, 80)} has no spans that the server hands out"
+            f"the server returns no spans of trace {shorten_inside(each, 80)}"
             for each in trace_ids
             if each not in filled
         ]

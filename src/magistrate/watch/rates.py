@@ -20,7 +20,7 @@ from magistrate.store import Store
 from magistrate.types import HALLUCINATED
 
 OUTSIDE = ("filtered", "no_output", "no_context", "loop", "waiting")
-"""States of what the rule is not about, or not yet: no share of it is estimated."""
+"""States that the rule does not apply to, or not yet; no share is estimated for them."""
 UNDRAWN = "sampled_out"
 
 

@@ -34,7 +34,7 @@ from magistrate.types import Abstention, Failure, Outcome, Recipe, Scoring, Verd
 from magistrate.watch.otlp import MEDIA_TYPES, PATHS, RETRYABLE, Encoding, Signal
 
 SERVICE = "magistrate"
-"""The `service.name` of what is sent, by which it is known when it comes back."""
+"""The `service.name` of sent results, which identifies them if they come back."""
 
 EVENT = "gen_ai.evaluation.result"
 ABSTAINED = "abstained"
@@ -260,7 +260,7 @@ class Sender:
         randomness: random.Random | None = None,
     ) -> None:
         if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).hostname:
-            raise SpecError("an OTLP endpoint begins with http:// or https:// and a host")
+            raise SpecError("an OTLP endpoint must start with http:// or https:// and a host")
         self._endpoint = endpoint.rstrip("/")
         self._headers, self._encoding, self._timeout = dict(headers or {}), encoding, timeout
         self._attempts, self._sleep, self._clock = attempts, sleep, clock
@@ -309,7 +309,7 @@ class Sender:
             ) from None
         except ValueError as error:  # an invalid host or header, which the error may quote
             raise SendError(
-                f"the OTLP server at {self._host} cannot be asked: its name or a header is none "
+                f"the OTLP server at {self._host} cannot be reached: its name or a header is invalid "
                 f"({type(error).__name__})",
                 retryable=False,
             ) from None

@@ -42,33 +42,33 @@ Plain = str | int | float | bool
 class Condition(Part):
     """A condition on the value of an attribute. All given fields must hold."""
 
-    equals: Plain | None = Field(default=None, description="Exactly this.")
+    equals: Plain | None = Field(default=None, description="Equal to this.")
     one_of: list[Plain] | None = Field(default=None, alias="in", min_length=1, description="One of these.")
-    exists: bool | None = Field(default=None, description="Whether it must be there, or must not.")
-    above: float | None = Field(default=None, description="A number of more than this.")
-    at_least: float | None = Field(default=None, description="A number of this or more.")
-    below: float | None = Field(default=None, description="A number of less than this.")
-    at_most: float | None = Field(default=None, description="A number of this or less.")
+    exists: bool | None = Field(default=None, description="Whether it must exist or must not exist.")
+    above: float | None = Field(default=None, description="A number above this.")
+    at_least: float | None = Field(default=None, description="A number of at least this.")
+    below: float | None = Field(default=None, description="A number below this.")
+    at_most: float | None = Field(default=None, description="A number of at most this.")
 
     @model_validator(mode="after")
     def _says_something(self) -> Condition:
         if all(getattr(self, name) is None for name in type(self).model_fields):
             raise ValueError(
-                "says nothing; known: a value, equals, in, exists, above, at_least, below, at_most"
+                "has no condition; known: a value, equals, in, exists, above, at_least, below, at_most"
             )
         return self
 
     def why_not(self, attributes: Mapping[str, Any], name: str) -> str | None:
         """Return why the attribute `name` fails the condition, without quoting its value, or None."""
         if name not in attributes:
-            return None if self.exists is False else "it is not there"
+            return None if self.exists is False else "it does not exist"
         if self.exists is False:
-            return "it is there"
+            return "it exists"
         value = attributes[name]
         if self.equals is not None and not _same(value, self.equals):
             return f"it is not {self.equals!r}"
         if self.one_of is not None and not any(_same(value, each) for each in self.one_of):
-            return "it is none of those named"
+            return "it is not one of the given values"
         for word in COMPARED:
             bound = getattr(self, word)
             if bound is not None and not _holds(value, word, bound):
@@ -103,9 +103,14 @@ class JudgePart(EnginePart):
     judge: JudgeWords = Field(description="Its name, with options as on the command line.")
     uncertain: tuple[float, float] | None = Field(
         default=None,
-        description="The band of scores of the judge before, [low, high]; [0.2, 0.8] if not said.",
+        description="The range of scores of the judge before, [low, high]; by default [0.2, 0.8].",
     )
-    floor: float | None = Field(default=None, ge=0, le=1, description="A share of what is not uncertain; 0.")
+    floor: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="The share of certain verdicts that is also judged; by default 0.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -124,22 +129,22 @@ class SamplePart(Part):
     """The share of traces that is judged."""
 
     rate: float = Field(default=1.0, gt=0, le=1, description="The share, in (0, 1].")
-    cohort: str = Field(default="", description="Rules of one cohort take the same traces.")
+    cohort: str = Field(default="", description="Rules with the same cohort sample the same traces.")
 
 
 class Amount(Part):
     """The most that may be spent in one window. All given limits hold."""
 
     calls: int | None = Field(default=None, ge=1, description="Calls of a model.")
-    tokens: int | None = Field(default=None, ge=1, description="Tokens asked and written.")
-    dollars: float | None = Field(default=None, gt=0, description="US dollars, by the judge's price.")
+    tokens: int | None = Field(default=None, ge=1, description="Tokens read and generated.")
+    dollars: float | None = Field(default=None, gt=0, description="US dollars, at the judge's price.")
 
 
 class BudgetPart(Part):
     """The budget of a rule per hour and per UTC day. What does not fit is judged in the next one."""
 
-    hour: Amount = Field(default=Amount(), description="In each hour.")
-    day: Amount = Field(default=Amount(), description="In each day.")
+    hour: Amount = Field(default=Amount(), description="Per hour.")
+    day: Amount = Field(default=Amount(), description="Per day.")
 
     @property
     def in_dollars(self) -> bool:
@@ -159,37 +164,41 @@ Judges = list[
 class Rule(Part):
     """What is judged, by which judges, and how much of it."""
 
-    name: str = Field(min_length=1, max_length=100, description="What it is called in counts and reports.")
+    name: str = Field(min_length=1, max_length=100, description="Its name in counts and reports.")
     target: Literal["answer", "call"] = Field(
-        default="answer", description="The answer of each trace, or each call of a model."
+        default="answer", description="What to judge: the answer of each trace, or each call of a model."
     )
     environment: str | None = Field(
-        default=None, description="The deployment environment that spans come from; any if not said."
+        default=None, description="The deployment environment of spans; by default any."
     )
     where: Conditions = Field(
         default={},
-        description="What attributes of the span must be, by name; those of the trace's root and of its "
-        "resource have `root.` and `resource.` before the name.",
+        description="Conditions on attributes of the span, by name; attributes of the trace's root and of "
+        "its resource start with `root.` and `resource.`.",
     )
-    judges: Judges = Field(min_length=1, description="The cheap one first.")
+    judges: Judges = Field(min_length=1, description="The judges, the cheap one first.")
     sample: Annotated[
         SamplePart, BeforeValidator(partial(under, "rate"), json_schema_input_type=float | SamplePart)
-    ] = Field(default=SamplePart(), description="Which share of the traces is judged.")
-    budget: BudgetPart = Field(default=BudgetPart(), description="What may be spent.")
+    ] = Field(default=SamplePart(), description="The share of traces that is judged.")
+    budget: BudgetPart = Field(default=BudgetPart(), description="The limits of what is spent.")
     quiet: Seconds = Field(
         default=10.0,
         ge=0,
-        description="A trace is read once its root has ended and nothing came for so long.",
+        description="A trace is read when its root has ended and no span has come for this long.",
     )
-    order: Literal["oldest", "newest"] = Field(default="oldest", description="What is judged first.")
+    order: Literal["oldest", "newest"] = Field(default="oldest", description="The order of judging.")
     keep: Seconds | None = Field(
-        default=None, gt=0, description="What could not be judged for so long expires; never if not said."
+        default=None,
+        gt=0,
+        description="Answers that could not be judged for this long expire; by default never.",
     )
     most_queued: int | None = Field(
-        default=None, ge=1, description="Of more that wait, the oldest are shed; none if not said."
+        default=None,
+        ge=1,
+        description="The maximum number that waits; the oldest are dropped above it; by default no limit.",
     )
-    deadline: Seconds = Field(default=300.0, gt=0, description="How long a verdict may take.")
-    concurrency: int = Field(default=4, ge=1, description="How many targets are judged at once.")
+    deadline: Seconds = Field(default=300.0, gt=0, description="Time limit for a verdict.")
+    concurrency: int = Field(default=4, ge=1, description="How many targets are judged at the same time.")
 
     def plain(self) -> dict[str, Any]:
         """Return the values that differ from the defaults, as JSON."""
@@ -222,14 +231,14 @@ class Rule(Part):
 class RuleFile(Part):
     """A whole rules file: rules, destinations of verdicts, alerts and retention."""
 
-    rules: list[Rule] = Field(min_length=1, description="Each decides for itself.")
+    rules: list[Rule] = Field(min_length=1, description="The rules; each one decides independently.")
     send: list[SendPart] = Field(default=[], description="Where verdicts are sent, over OTLP.")
-    alerts: list[AlertPart] = Field(default=[], description="Bounds that should not be passed.")
-    sinks: dict[str, SinkPart] = Field(default={}, description="Who is told of alerts, by name.")
+    alerts: list[AlertPart] = Field(default=[], description="Alerts on bounds of figures.")
+    sinks: dict[str, SinkPart] = Field(default={}, description="The receivers of alerts, by name.")
     keep_days: float | None = Field(
         default=None,
         gt=0,
-        description="Traces that nothing came of for so long are deleted; none if not said.",
+        description="Traces that have received no span for this long are deleted; by default none.",
     )
 
 
@@ -259,11 +268,11 @@ def rule_file_of(document: Document) -> RuleFile:
     found = document.read_as(RuleFile)
     for number, rule in enumerate(found.rules):
         if rule.name in [each.name for each in found.rules[:number]]:
-            raise document.error(("rules", number, "name"), f"{rule.name!r} is there twice")
+            raise document.error(("rules", number, "name"), f"{rule.name!r} is given twice")
         _check_judges(document, ("rules", number), rule)
     for number, part in enumerate(found.send):
         if part.destinations.keys() & {name for each in found.send[:number] for name in each.destinations}:
-            raise document.error(("send", number), "the same is sent to this endpoint already")
+            raise document.error(("send", number), "the same results are already sent to this endpoint")
     for number, alert in enumerate(found.alerts):
         _check_alert(document, found, number, alert)
     return found
@@ -305,9 +314,9 @@ def _engine_of(part: JudgePart) -> dict[str, Any]:
 def _check_alert(document: Document, file: RuleFile, number: int, alert: AlertPart) -> None:
     names = [rule.name for rule in file.rules]
     if alert.name in [each.name for each in file.alerts[:number]]:
-        raise document.error(("alerts", number, "name"), f"{alert.name!r} is there twice")
+        raise document.error(("alerts", number, "name"), f"{alert.name!r} is given twice")
     if alert.rule is None and len(names) > 1:
-        raise document.error(("alerts", number), f"says no rule; known: {', '.join(names)}")
+        raise document.error(("alerts", number), f"has no rule; known: {', '.join(names)}")
     if alert.rule is not None and alert.rule not in names:
         raise document.error(("alerts", number, "rule"), f"no rule {alert.rule!r}; known: {', '.join(names)}")
     for name in alert.to or ():
@@ -329,16 +338,16 @@ def _check_judges(document: Document, where: Key, rule: Rule) -> None:
         if judge.info.lacks:
             raise document.error((*key, "judge"), f"{judge.info.name!r} {judge.info.lacks}")
         if judge.info.name in names:
-            raise document.error((*key, "judge"), f"{judge.info.name!r} is asked twice")
+            raise document.error((*key, "judge"), f"{judge.info.name!r} is given twice")
         names.append(judge.info.name)
         if place == 0 and (part.uncertain is not None or part.floor is not None):
             raise document.error(
-                key, "the first judge is asked of everything; uncertain and floor are for others"
+                key, "the first judge judges everything; uncertain and floor are for later judges"
             )
         low, high = part.band
         if not 0 <= low <= high <= 1:
             raise document.error(
-                (*key, "uncertain"), f"goes from low to high in [0, 1]; got {low:g} to {high:g}"
+                (*key, "uncertain"), f"must go from low to high in [0, 1]; got {low:g} to {high:g}"
             )
 
 

@@ -64,7 +64,7 @@ def _file(path: str) -> Tell:
             raise SinkError(f"cannot write {path}: {error.strerror}") from None
         if written < len(line):
             torn = "\n"
-            raise SinkError(f"cannot write {path}: only a part of the line went in")
+            raise SinkError(f"cannot write {path}: only a part of the line was written")
         torn = ""
 
     return tell
@@ -77,7 +77,7 @@ def _webhook(part: WebhookPart) -> Tell:
     url = part.url if part.url_env is None else read_variable(part.url_env, "the address of a webhook")
     assert url is not None
     if not url.startswith(("http://", "https://")):
-        raise SpecError(f"what is in {part.url_env} is no address of http or https")
+        raise SpecError(f"{part.url_env} does not contain an http or https address")
     headers = {"Content-Type": "application/json", **read_headers(part.headers_env)}
     opener = build_opener(NoRedirect)
 
@@ -156,6 +156,6 @@ def _mail(part: MailPart) -> Tell:
                 server.send_message(mail)
         except (OSError, smtplib.SMTPException, ValueError) as error:  # ValueError: an invalid host name
             told = _logging.without_keys(f"{type(error).__name__}: {error}", login or ())
-            raise SinkError(f"the mail server at {part.host}:{part.port} did not take it: {told}") from None
+            raise SinkError(f"the mail server at {part.host}:{part.port} did not accept it: {told}") from None
 
     return tell

@@ -149,7 +149,7 @@ def status(
     known = store.watched.rules()
     if rule is not None and rule not in [each.name for each in known]:
         names = ", ".join(each.name for each in known) or "there are none yet"
-        raise SpecError(f"no rule {rule!r} has watched this store; known: {names}")
+        raise SpecError(f"rule {rule!r} has not been run on this store; known: {names}")
     label_run = None if labelled is None else store.find_run(labelled).id
     chosen = [each for each in known if rule in (None, each.name)]
     return WatchStatus(
@@ -249,9 +249,9 @@ def _corrected(
     own = store.find_run(record.run_id)
     other = own if label_run is None else store.find_run(label_run)
     if judge not in own.recipes or judge not in other.recipes:
-        return Estimate.none(f"{other.name or other.id} has no verdicts of it"), ""
+        return Estimate.none(f"{other.name or other.id} has no verdicts of this judge"), ""
     if told := differing(own.recipes[judge], other.recipes[judge]):
-        return Estimate.none(f"{other.name or other.id} is of another judge: its {told} differs"), ""
+        return Estimate.none(f"{other.name or other.id} used another judge: its {told} differs"), ""
     with store.snapshot() as moment:
         samples = {each.id: each for each in moment.samples(other.id) if each.label is not None}
         said = [each for each in moment.bare_outcomes(other.id, judge) if each.sample_id in samples]
@@ -259,7 +259,7 @@ def _corrected(
     positives = int(known.truth.sum())
     if known.n < LEAST_LABELS or min(positives, known.n - positives) < LEAST_OF_EITHER:
         return Estimate.none(
-            f"it takes {LEAST_LABELS} labels, {LEAST_OF_EITHER} of either class; there are "
+            f"{LEAST_LABELS} labels are needed, {LEAST_OF_EITHER} of each class; there are "
             + (f"{known.n}, {positives} of them {HALLUCINATED}" if known.n else "none")
         ), ""
     in_own = other.id == own.id

@@ -223,7 +223,7 @@ class Watcher:
         if rule.most_queued is not None:
             oldest = self._traces.nth_newest_due(record, rule.most_queued)
             if oldest is not None:
-                why = f"more than {rule.most_queued:,} waited"
+                why = f"more than {rule.most_queued:,} were waiting"
                 made, target = oldest
                 done += self._traces.give_up(record, "shed", why, now, made_before=made, target_before=target)
         return done

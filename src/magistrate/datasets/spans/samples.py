@@ -82,7 +82,7 @@ def _nothing(tree: Tree) -> str:
     first = plain(tree.nodes[0].span.trace_id)
     roots = [node for node in tree.nodes if node.parent < 0]
     if all(root.step.kind == "evaluator" for root in roots):
-        return f"trace {first} is that of an evaluator, not of an application"
+        return f"trace {first} is from an evaluator, not from an application"
     kinds = ", ".join(
         dict.fromkeys(
             node.step.kind if node.step.kind != "other" else node.span.name or "without a name"

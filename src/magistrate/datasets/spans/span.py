@@ -170,9 +170,9 @@ def _bad_id(span: Span) -> str | None:
     for name, id, digits in (("trace", span.trace_id, 32), ("span", span.span_id, 16)):
         if not _is_hex(id, digits):
             shown = plain(repr(id)) if id else "none"
-            return f"a {name} id is {digits} hex digits that are not all 0, not {shown}"
+            return f"a {name} id must be {digits} hex digits, not all 0; got {shown}"
     if span.parent_id is not None and not _is_hex(span.parent_id, 16):
-        return f"a parent's span id is 16 hex digits that are not all 0, not {plain(repr(span.parent_id))}"
+        return f"a parent's span id must be 16 hex digits, not all 0; got {plain(repr(span.parent_id))}"
     return None
 
 

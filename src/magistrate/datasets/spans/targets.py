@@ -313,11 +313,11 @@ class _Reader:
         if missing is None and context is not None:
             where = _named(context.taken.name)
             what = {
-                PROMPT: f"the {len(context.messages)} messages of the prompt of {where}",
+                PROMPT: f"the {len(context.messages)} prompt messages of {where}",
                 TOOLS: f"{_counted(len(context.documents), 'result')} of tools, first {where}",
             }.get(context.source, f"{_counted(len(context.documents), 'document')}, first of {where}")
             cut = ", only those found last" if context.cut else ""
-            return f"The output is that of {_named(answered.span.name)}; the context is {what}{cut}."
+            return f"The output is from {_named(answered.span.name)}; the context is {what}{cut}."
         looked = [each for each in (node, call) if each is not None]
         if missing == NO_OUTPUT and node is not call:
             looked = [node, *(each for each in self._calls_below(node) if each is not node)][:CALLS_NAMED]
@@ -328,13 +328,16 @@ class _Reader:
             late = sum(len(nodes) for nodes in self._sources.values())
             remarks |= self._remarks
             if late:
-                told += f" ({_counted(late, 'span')} of the trace with any ended later or belong to another)"
+                told += (
+                    f" ({_counted(late, 'span')} of the trace with some ended later or belong to another "
+                    "answer)"
+                )
         elif any(choice.calls for each in looked for choice in _choices(each)):
             told = f"{_named(node.span.name)} only calls tools"
         else:
-            told = f"No text was recorded as the answer of {_named(node.span.name)}"
+            told = f"No answer text was recorded for {_named(node.span.name)}"
             if not remarks and "genai" in node.step.conventions:
-                told += "; instrumentations of OpenTelemetry record content only where they are told to"
+                told += "; OpenTelemetry instrumentations only record content if configured to"
         noted = "".join(f"; {plain(remark, 200)}" for remark in list(remarks)[:5])
         return f"{told}{noted}; keys seen: {_listed(list(keys))}."
 

@@ -20,7 +20,7 @@ def open_engine(model: str, settings: EngineSettings) -> Engine:
     from magistrate.errors import SpecError
 
     if settings.base_url is not None:
-        raise SpecError("--base-url is the address of a server; name its model too: --model openai:MODEL")
+        raise SpecError("--base-url is the address of a server; add its model: --model openai:MODEL")
     return LocalEngine(
         model,
         device=settings.device,

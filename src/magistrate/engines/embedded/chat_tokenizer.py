@@ -51,7 +51,7 @@ class ChatTokenizer:
         from tokenizers import Tokenizer
 
         if not card.chat_template:
-            raise ModelError(f"{folder} has no chat template; only instruction-tuned models can judge")
+            raise ModelError(f"{folder} has no chat template; only instruction-tuned models can be used")
         try:
             content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
             content["padding"] = content["truncation"] = None
@@ -90,7 +90,7 @@ class ChatTokenizer:
         )
         if not self._added.isdisjoint(encoding.ids):
             raise EngineError(
-                "the tokenizer turned data into a special token; this model cannot judge safely"
+                "the tokenizer turned data into a special token, so this model is not safe to use"
             )
         return EncodedText(tuple(encoding.ids), tuple(encoding.offsets))
 
@@ -128,9 +128,9 @@ class ChatTokenizer:
         seen = [int(match[1]) for match in PLACEHOLDER.finditer(rendered)]
         if seen != list(range(len(parts))):
             raise ModelError(
-                "this model's chat template drops, repeats or reorders what it is given: of the parts 0 to "
-                f"{len(parts) - 1} it wrote {seen[:50]}. Where it has no system message, put that text into "
-                "the first user message"
+                "this model's chat template drops, repeats or reorders its input: of the parts 0 to "
+                f"{len(parts) - 1} it wrote {seen[:50]}. If it does not support system messages, put that "
+                "text into the first user message"
             )
         trusted = ""
         for index, between in enumerate(PLACEHOLDER.split(rendered)):
@@ -161,7 +161,7 @@ class ChatTokenizer:
             )
         except Exception as error:  # the template is untrusted code
             roles = ", ".join(message["role"] for message in messages) or "none before the answer"
-            raise ModelError(f"this model's chat template refuses the messages ({roles}): {error}") from error
+            raise ModelError(f"this model's chat template rejects the messages ({roles}): {error}") from error
         return str(rendered) + begun
 
 

@@ -34,10 +34,10 @@ class LocalEngine(InProcessEngine):
     """
 
     lacks: ClassVar[Mapping[Capability, str]] = {
-        "attention": "the local engine cannot say where its model looks: paged attention keeps no weights; "
-        "an engine transformers:FOLDER can",
-        "hidden_states": "hidden states are not available: make the engine with "
-        "LocalEngine(…, hidden_states=True)",
+        "attention": "the local engine cannot return attention weights, because paged attention does not "
+        "keep them; use transformers:FOLDER",
+        "hidden_states": "hidden states are not available: create the engine with LocalEngine(…, "
+        "hidden_states=True)",
     }
 
     def __init__(

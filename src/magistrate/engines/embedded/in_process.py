@@ -54,8 +54,8 @@ EXACT: frozenset[Capability] = frozenset(
         "capture",
     }
 )
-"""What every engine on the scheduler can do."""
-WAYS: Mapping[str, str] = {"constraints": "masks of the tokens that may follow, checked again here"}
+"""Capabilities of every engine on the scheduler."""
+WAYS: Mapping[str, str] = {"constraints": "masks of the allowed tokens, checked again locally"}
 MOST_ACTIVE = 64
 MOST_WAITING = 1 << 16
 
@@ -217,7 +217,7 @@ class InProcessEngine(ABC):
         """Return the engine's `info`; its fingerprint covers the weights and the `arithmetic`."""
         card = self._card
         if card.context_length is None:
-            raise ModelError(f"{self.folder} does not say how long its context window is (config.json)")
+            raise ModelError(f"{self.folder} does not give the size of its context window (config.json)")
         fingerprint = hashlib.sha256(f"{card.fingerprint} {arithmetic}".encode()).hexdigest()
         return EngineInfo(kind, card.name, fingerprint, card.context_length, can, ways)
 
@@ -226,7 +226,7 @@ class InProcessEngine(ABC):
         from magistrate.constraints.masks import MaskEngine
 
         if self._card.vocab_size is None:
-            raise ModelError(f"{self._card.source} does not say how large its vocabulary is (config.json)")
+            raise ModelError(f"{self._card.source} does not give the size of its vocabulary (config.json)")
         return MaskEngine(self.tokenizer.json, self._card.vocab_size, self.tokenizer.ends)
 
     async def _matcher(self, constraint: Constraint) -> Matcher:
@@ -276,7 +276,7 @@ class InProcessEngine(ABC):
     def _answer(self, text: str) -> EncodedText:
         encoded = self.tokenizer.encode(text)
         if not encoded.tokens:
-            raise SpecError(f"the tokenizer of {self._card.name} reads {text[:100]!r} as nothing at all")
+            raise SpecError(f"the tokenizer of {self._card.name} returns no tokens for {text[:100]!r}")
         return encoded
 
     def _paths(self, options: Sequence[Option]) -> list[list[tuple[int, ...]]]:
@@ -287,8 +287,8 @@ class InProcessEngine(ABC):
             for path in (self._answer(surface).tokens for surface in option.surfaces):
                 if owner.setdefault(path, option.label) != option.label:
                     raise SpecError(
-                        f"options {owner[path]!r} and {option.label!r} have surfaces that are the same "
-                        "tokens to this model, so it cannot tell them apart; spell one differently"
+                        f"options {owner[path]!r} and {option.label!r} have surfaces with the same tokens in "
+                        "this model, so it cannot tell them apart; spell one differently"
                     )
                 if path not in own:
                     own.append(path)
@@ -311,7 +311,7 @@ class InProcessEngine(ABC):
         """Run a program that starts after `prompt`; prompt and answer have at most `tokens` tokens."""
         if tokens > self.info.context_window:
             raise OverLength(
-                f"this takes {tokens} tokens with the room kept for the answer; the context window of "
+                f"this needs {tokens} tokens, including the space for the answer; the context window of "
                 f"{self.info.model} is {self.info.context_window}"
             )
         answer = asyncio.wrap_future(

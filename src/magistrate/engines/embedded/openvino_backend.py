@@ -45,14 +45,13 @@ def load(
     )
     if card.vocab_size not in (None, backend.vocabulary):
         raise ModelError(
-            f"{folder} says that its vocabulary has {card.vocab_size} tokens, but the model answers with "
+            f"{folder} declares a vocabulary of {card.vocab_size} tokens, but the model returns "
             f"{backend.vocabulary} logits; pull or download it again"
         )
     if found := _selftest_problem(backend, card):
         raise ModelError(
-            f"{card.name} does not answer its self-test as it must on {device}: {found}. Its files are "
-            "damaged or this OpenVINO computes it wrongly: pull it again, or install the versions that the "
-            "'local' extra pins"
+            f"{card.name} fails its self-test on {device}: {found}. Its files are damaged, or this OpenVINO "
+            "computes wrong results: pull it again, or install the versions that the 'local' extra pins"
         )
     return backend
 
@@ -83,7 +82,7 @@ class OpenVINOBackend:
         core = openvino.Core()
         if device.split(".")[0].split(":")[0] not in {name.split(".")[0] for name in core.available_devices}:
             raise ModelError(
-                f"device {device!r} is not here; OpenVINO finds: {', '.join(core.available_devices)}"
+                f"device {device!r} does not exist; OpenVINO finds: {', '.join(core.available_devices)}"
             )
         try:
             model = core.read_model(folder / "openvino_model.xml")
@@ -207,7 +206,7 @@ def _allocate_caches(openvino: Any, compiled: Any, request: Any, cache_bytes: in
     shapes = [[size.get_length() if size.is_static else -1 for size in layout] for layout in layouts]
     if not ports or any(len(shape) != 3 or shape[1] != BLOCK or min(shape) < 1 for shape in shapes):
         raise ModelError(
-            f"this OpenVINO build lays out its cache as {shapes[:2]}, not [heads, {BLOCK}, head size]; "
+            f"the cache of this OpenVINO build has the layout {shapes[:2]}, not [heads, {BLOCK}, head size]; "
             "install the version that the 'local' extra pins"
         )
     itemsize: Callable[[Any], int] = lambda port: port.get_element_type().size  # noqa: E731
@@ -238,7 +237,9 @@ def use_paged_attention(model: Any, *, hidden_states: bool) -> None:
     head = model.get_results()[0].input_value(0).get_node()
     while head.get_type_name() != "MatMul":
         if not head.get_input_size():
-            raise ModelError("this model has no matrix product before its output; it is no language model")
+            raise ModelError(
+                "this model has no matrix product before its output, so it is not a language model"
+            )
         head = head.input_value(0).get_node()
     wanted = ops.parameter([-1], np.int64, name=WANTED)
     wanted.output(0).set_names({WANTED})

@@ -171,8 +171,8 @@ class Scheduler:
         """
         if os.getpid() != self._process:
             raise EngineGone(
-                "this process was forked from one that holds the engine; threads do not survive a fork: "
-                "start processes with 'spawn', or make the engine in each of them"
+                "this process was forked after the engine was created, and threads do not survive a fork: "
+                "start processes with 'spawn', or create the engine in each process"
             )
         request = Request(np.array(prompt, np.int32), begin, blocks + SPARE_BLOCKS, Future(), capture)
         with self._lock:
@@ -180,8 +180,8 @@ class Scheduler:
                 raise EngineGone(str(self._gone))
             if self._unanswered >= self._most_waiting:
                 raise EngineBusy(
-                    f"{self._unanswered} requests are waiting for an answer, and no more may; "
-                    "ask fewer at once or raise most_waiting"
+                    f"{self._unanswered} requests are already waiting, which is the limit; send fewer at "
+                    "once or raise most_waiting"
                 )
             self._unanswered += 1
             if self._thread is None:
@@ -242,7 +242,7 @@ class Scheduler:
                 return
             del backend
             if self._answered == answered_before:
-                self._gone = EngineGone(f"{failure}; it had failed before and was restarted in vain")
+                self._gone = EngineGone(f"{failure}; it had failed before, and the restart did not help")
                 self._end(self._gone)
                 return
             answered_before = self._answered
@@ -453,8 +453,7 @@ def _too_long(request: Request, pool: BlockPool) -> OverLength | None:
         return None
     room = (pool.total - SPARE_BLOCKS) * BLOCK
     return OverLength(
-        f"this takes more than the {room} tokens of the engine's cache; "
-        "shorten it or give the engine more cache_bytes"
+        f"this needs more than the {room} tokens of the engine's cache; shorten it or raise cache_bytes"
     )
 
 

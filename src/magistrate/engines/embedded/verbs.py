@@ -349,8 +349,8 @@ class Decoder:
             return
         if self._matcher.shortest_close(self._remaining) is None:
             raise ConstraintError(
-                f"no way to complete the constraint was found within max_tokens={self._sampling.max_tokens}; "
-                "allow more tokens"
+                f"the constraint cannot be completed within max_tokens={self._sampling.max_tokens}; allow "
+                "more tokens"
             )
         self._append_forced(self._matcher)
 

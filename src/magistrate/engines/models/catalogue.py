@@ -132,8 +132,8 @@ def split(spec: str, names: Container[str]) -> tuple[str, Weights | None]:
             return base, weights
     if base in names or base.lower().endswith(".gguf") or Path(base).expanduser().exists():
         raise SpecError(
-            f"unknown weights {ending!r} in {spec!r}; known: q8 (the usual: 8 bits) and f16 "
-            f"(16 bits: closer to the original, larger, slower), as in {named(base, 'f16')}"
+            f"unknown weights {ending!r} in {spec!r}; known: q8 (8 bits, the default) and f16 (16 bits: "
+            f"closer to the original, larger, slower), as in {named(base, 'f16')}"
         )
     return spec, None
 
@@ -146,7 +146,7 @@ def entries() -> tuple[ModelEntry, ...]:
     rows = {row["name"]: row for row in listed}
     found = tuple(_read(rows[row["of"]] | row if "of" in row else row) for row in rows.values())
     if len(rows) != len(listed) or sum(row.default for row in found) != 1:
-        raise ModelError("catalogue.toml must give each model its own name and have exactly one default")
+        raise ModelError("catalogue.toml must give each model a different name and have exactly one default")
     return found
 
 

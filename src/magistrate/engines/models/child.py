@@ -48,7 +48,7 @@ def run(
     process is interrupted, the child is ended first.
     """
     if not sys.executable:
-        raise ModelError("this Python does not know its own executable, so models cannot be pulled from it")
+        raise ModelError("the path of this Python executable is unknown, so models cannot be pulled")
     logs = scratch / "logs"
     logs.mkdir(exist_ok=True)
     before = size_of(scratch)

@@ -86,8 +86,8 @@ def on_disk(folder: Path) -> Iterator[None]:
 def full(folder: Path) -> str:
     """Return the error message for a full disk."""
     return (
-        f"the disk is full: the model does not fit under {folder}; nothing was kept; "
-        "free some space or set MAGISTRATE_HOME to a folder on a larger disk"
+        f"the disk is full: the model does not fit under {folder}; partial files were removed; free some "
+        "space or set MAGISTRATE_HOME to a folder on a larger disk"
     )
 
 

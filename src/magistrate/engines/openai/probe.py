@@ -350,7 +350,7 @@ class ProbeClient:
 
 
 def _description(error: EngineError, path: str, body: Mapping[str, Any]) -> str:
-    late = "no answer in time" if isinstance(error, EngineTimeout) else "no whole answer"
+    late = "no answer in time" if isinstance(error, EngineTimeout) else "no complete answer"
     met = late if error.status is None else f"HTTP {error.status}"
     beside = ", ".join(key for key in body if key not in USUAL)
     return f"{met} at {path}{beside and ' with '}{beside}"

@@ -145,7 +145,9 @@ def engine_info(
     window = options.window or found.window
     ways = _ways(found, options, window)
     if server.slots:
-        ways["slots"] = f"{server.slots}: as many requests are sent at first, more while answers come soon"
+        ways["slots"] = (
+            f"{server.slots}: the number of requests sent at first; it grows while answers come quickly"
+        )
     if server.named:
         ways["weights"] = (
             f"not those of {model!r}, which the server does not list: {', '.join(server.named[:SHOWN])}"
@@ -172,33 +174,33 @@ def _ways(found: ServerCapabilities, options: Options, window: int) -> dict[str,
     scored = {"prompt_logprobs": "prompt_logprobs", "echo": "echo and logprobs"}.get(found.scores, "")
     ways = {
         "server": found.server,
-        "weights": "not pinned: whatever the server has under this name",
-        "constraints": ", ".join(found.ways) or "asked for in words, checked here",
+        "weights": "not pinned: any model that the server has under this name",
+        "constraints": ", ".join(found.ways) or "requested in the prompt, checked locally",
         "choose": f"top_k of {found.top or LISTED}" if method == "top_k" else method,
         "likelihood": scored,
-        "data": "tokens" if found.native else "escaped: what looks like special tokens is broken up",
-        "count": "exact" if found.native or found.tokenizes else "estimated, rather too high",
-        "window": str(window) if window else "not told; the server refuses what does not fit",
-        "continue": "tokens" if found.native else found.continues or "asked for in words",
-        "thinking": {"apart": "in a field of its own", "": "none seen"}.get(found.thinks, "in tags"),
-        "seed": "repeats a draw" if found.seeds else "not seen to repeat a draw",
+        "data": "tokens" if found.native else "escaped: texts that look like special tokens are broken up",
+        "count": "exact" if found.native or found.tokenizes else "estimated, on the high side",
+        "window": str(window) if window else "unknown; the server rejects what does not fit",
+        "continue": "tokens" if found.native else found.continues or "requested in the prompt",
+        "thinking": {"apart": "in a separate field", "": "none seen"}.get(found.thinks, "in tags"),
+        "seed": "repeats a sample" if found.seeds else "not shown to repeat a sample",
         "prefix cache": "told" if found.caches else "not told",
         "stream": "yes" if options.stream else "no",
     }
     if found.broken:
         more = f", and {len(found.broken) - SHOWN} more" if len(found.broken) > SHOWN else ""
         ways["probing"] = (
-            f"met {'; '.join(found.broken[:SHOWN])}{more}: what that would have shown counts as not there, "
-            "and will be asked again"
+            f"met {'; '.join(found.broken[:SHOWN])}{more}: the capability counts as missing and will be "
+            "tested again"
         )
     if not found.samples:
-        ways["sampling"] = "the server's own; it takes no temperature"
+        ways["sampling"] = "set by the server; it does not accept a temperature"
     if method == "sampled":
         ways["choose"] = f"sampled, {options.draws} draws at temperature 1"
     if not scored:
         forced = found.native and options.likelihood == "forced"
-        hint = "; likelihood=forced asks for it token by token" if found.native else ""
-        ways["likelihood"] = "forced, one call a token" if forced else f"no{hint}"
+        hint = "; likelihood=forced requests it token by token" if found.native else ""
+        ways["likelihood"] = "forced, one call per token" if forced else f"no{hint}"
     return ways
 
 

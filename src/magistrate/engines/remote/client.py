@@ -183,17 +183,17 @@ def _readable_json() -> Iterator[None]:
     try:
         yield
     except RecursionError:
-        raise InvalidOutput("the server's answer is JSON nested too deeply to be read") from None
+        raise InvalidOutput("the server's answer is JSON that is nested too deeply") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise
     except ValueError:  # Python's limit on digits
-        raise InvalidOutput("the server's answer has a number of too many digits to be read") from None
+        raise InvalidOutput("the server's answer has a number with too many digits") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise InvalidOutput("the server's answer is JSON that has a name twice in one object")
+        raise InvalidOutput("the server's answer is JSON with a duplicate key")
     return members
 
 
@@ -244,7 +244,9 @@ def _bounded_reading(stream_class: type, who: str) -> Callable[[Any], Coroutine[
             async for chunk in self._stream:
                 size += len(chunk)
                 if size > MAX_BYTES:
-                    raise EngineError(f"{who} answered more than {MAX_BYTES // 2**20} MiB; that is not read")
+                    raise EngineError(
+                        f"{who} answered more than {MAX_BYTES // 2**20} MiB, which is the limit"
+                    )
                 end = (end + chunk)[-len(LAST_EVENT) - 4 :]
                 yield chunk
             if self._has_events and _is_open(end):
@@ -255,7 +257,7 @@ def _bounded_reading(stream_class: type, who: str) -> Callable[[Any], Coroutine[
 
     async def hook(response: Any) -> None:
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            raise EngineError(f"{who} answered compressed, which was not asked for; that is not read")
+            raise EngineError(f"{who} sent a compressed answer, which was not requested")
         has_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         response.stream = Bounded(response.stream, has_events)
 

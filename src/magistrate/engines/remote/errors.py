@@ -78,7 +78,7 @@ class ServerSaysError(Exception):
     """An answer has a success status, but its `body` reports that the server failed."""
 
     def __init__(self, body: object, request: object) -> None:
-        super().__init__("the server says that it failed")
+        super().__init__("the server reported a failure")
         self.body, self.request = body, request
 
 
@@ -97,20 +97,22 @@ def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.
     if (status := _status(error)) is not None:
         return _status_error(error, status, who, now)
     if names & {"APITimeoutError", "TimeoutException"} or isinstance(error, TimeoutError):
-        return EngineTimeout(f"{who} did not answer in time; a longer time is given with --timeout")
+        return EngineTimeout(f"{who} did not answer in time; allow more time with --timeout")
     if names & {"APIConnectionError", "RequestError", "InvalidURL"} or isinstance(error, BROKEN_CONNECTION):
         return _connection_error(causes, names, who)
     if isinstance(error, UnicodeEncodeError):
         if error.encoding.lower().startswith("utf"):
             message = f"{who}: the text has characters that cannot be sent (half of a surrogate pair)"
             return EngineRefused(message)
-        return EngineGone(f"{who}: the request cannot be sent; has the key a character that is not ASCII?")
+        return EngineGone(
+            f"{who}: the request cannot be sent; check whether the key has a character that is not ASCII"
+        )
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
-        message = f"{who} answered what is no JSON; is this the address of a model's server?"
+        message = f"{who} did not answer with JSON; check that this is the address of a model server"
         return EngineError(message, status=200)
     if isinstance(error, ServerSaysError):
         reason = _shown(_message(error.body), error) or "no reason given"
-        return EngineError(f"{who} says that it failed: {reason}")
+        return EngineError(f"{who} reported a failure: {reason}")
     if names & {"APIResponseValidationError", "APIError", "OpenAIError", "AnthropicError"}:
         message = _message(getattr(error, "body", None)) or getattr(error, "message", str(error))
         return EngineError(f"{who} failed: {_shown(message, error) or type(error).__name__}")
@@ -125,14 +127,14 @@ def _status_error(error: Exception, status: int, who: str, now: Callable[[], flo
     message = f"{who}: HTTP {status}: {_shown(words, error) or 'no reason given'}"
     kind: type[EngineError] = EngineRefused
     if status == 402 or (status in (400, 403, 429) and UNPAID.search(searched)):
-        kind, message = EngineGone, f"{message}; nothing is answered until there are funds or quota again"
+        kind, message = EngineGone, f"{message}; requests will fail until there are funds or quota again"
     elif status in (400, 413, 422, 500) and TOO_LONG.search(searched):
         return OverLength(message)
     elif status in (401, 403) and not (status == 403 and FILTERED.search(searched)):
         package = type(error).__module__.partition(".")[0]
         variable = KEY_VARIABLES.get(package, "the key's environment variable")
         kind = EngineGone
-        message += f"; the key is taken from {variable}: set it to one that this server accepts"
+        message += f"; set {variable} to a key that this server accepts"
     elif status in (404, 405, 410):
         kind = EngineGone
         message += "; the server does not know the model or the address: check --model and --base-url"
@@ -154,21 +156,26 @@ def _connection_error(causes: list[BaseException], names: set[str], who: str) ->
         (f" ({shown(e.strerror)})" for e in causes[::-1] if isinstance(e, OSError) and e.strerror), ""
     )
     if "SSLCertVerificationError" in names or any("CERTIFICATE_VERIFY" in str(each) for each in causes):
-        message = "the server's certificate is not trusted; SSL_CERT_FILE names a file of those that are"
+        message = (
+            "the server's certificate is not trusted; to trust it, set SSL_CERT_FILE to a file with "
+            "certificates"
+        )
         return EngineGone(f"{who}: {message}")
     if names & {"UnsupportedProtocol", "InvalidURL"}:
-        return EngineGone(f"{who}: this is no address of a server; write --base-url http://HOST:PORT/v1")
+        return EngineGone(f"{who}: this is not the address of a server; use --base-url http://HOST:PORT/v1")
     if "LocalProtocolError" in names:  # its message may contain the key
-        message = "the request cannot be sent; has the key a line break or another odd character?"
+        message = (
+            "the request cannot be sent; check whether the key has a line break or another invalid character"
+        )
         return EngineGone(f"{who}: {message}")
     if "DecodingError" in names:
-        return EngineError(f"{who}: the answer is not encoded as the server says it is")
+        return EngineError(f"{who}: the answer does not have the encoding that the server declares")
     if names & {"ConnectError", "ConnectionRefusedError", "gaierror"}:
-        message = f"no connection{reason}; is the server running, and is this its address?"
+        message = f"no connection{reason}; check that the server is running and that this is its address"
         return EngineError(f"{who}: {message}")
     if "SSLError" in names:
-        return EngineError(f"{who}: no secure connection{reason}; does the server speak https?")
-    return EngineError(f"{who}: the connection broke before the answer was whole{reason}")
+        return EngineError(f"{who}: no secure connection{reason}; check that the server supports https")
+    return EngineError(f"{who}: the connection broke before the answer was complete{reason}")
 
 
 # --- contents of the clients' errors -------------------------------------------------------------

@@ -34,7 +34,7 @@ SPECIAL = re.compile(
     r"<(?=[|｜/]?[^<>\s]{1,64}>)|<(?=[|｜])|[|｜](?=>)|<(?=</?[A-Z]+>>)"
     r"|\[(?=/?[a-z]{0,2}[A-Z][A-Z0-9_ ]{1,40}\])"
 )
-NOTE = "what looks like special tokens in judged texts was broken up by {mark!r}, and mended in the answer"
+NOTE = "texts that look like special tokens were broken up with {mark!r}, which was removed from the answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def escaping_for(untrusted: Iterable[str], others: Iterable[str] = ()) -> Escapi
     for mark in (*MARKS, *map(chr, range(0x2800, 0x2900)), *map(chr, range(0xE000, 0xF8FF))):
         if not any(mark in text for text in everything):
             return Escaping(mark)
-    raise ValueError("no mark is left that these texts do not contain")
+    raise ValueError("these texts contain every mark that could be used to break up special tokens")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Provider:
         stored and shown.
         """
         url = (given or os.environ.get(self.url_variable) or self.official).strip().rstrip("/")
-        check_address(url, self.key_variable, f"write it as in --base-url {self.example}")
+        check_address(url, self.key_variable, f"use a form like --base-url {self.example}")
         return url
 
     def key_for(self, url: str) -> str:
@@ -48,8 +48,8 @@ class Provider:
         key = os.environ.get(self.key_variable, "").strip()
         if not key and url == self.official:
             raise SpecError(
-                f"{self.owner} server needs a key: set {self.key_variable}; a server of your own is named "
-                f"with --base-url {self.example}"
+                f"{self.owner} server needs a key: set {self.key_variable}; for your own server, use "
+                f"--base-url {self.example}"
             )
         return key or "none"  # the packages require one; servers without keys ignore it
 
@@ -71,7 +71,7 @@ class Provider:
             name, sign, value = pair.partition("=")
             if not sign or name not in known:
                 raise SpecError(
-                    f"{pair!r} is no option of {self.prefix}:{model}; known, as name=value: "
+                    f"{pair!r} is not an option of {self.prefix}:{model}; known, as name=value: "
                     f"{', '.join(known)}"
                 )
             found[name] = _value(name, value, types[name], minimum.get(name, 0))
@@ -88,13 +88,13 @@ def check_address(url: str, key_variable: str, how: str) -> SplitResult:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise SpecError(f"this is no address of a server ({error}); {how}") from None
+        raise SpecError(f"this is not the address of a server ({error}); {how}") from None
     if parts.username is not None or parts.password is not None:
-        raise SpecError(f"an address must not hold a user or a password; set {key_variable} instead")
+        raise SpecError(f"an address must not contain a user or a password; set {key_variable} instead")
     if parts.query or parts.fragment:
-        raise SpecError(f"an address must have no '?' or '#'; a key belongs into {key_variable}; {how}")
+        raise SpecError(f"an address must not contain '?' or '#'; put a key into {key_variable}; {how}")
     if parts.scheme not in ("http", "https") or not host:
-        raise SpecError(f"{url[:200]!r} is no address of a server; {how}")
+        raise SpecError(f"{url[:200]!r} is not the address of a server; {how}")
     return parts
 
 
@@ -116,8 +116,8 @@ def warn_unlisted_model(address: str, model: str, listed: Sequence[str]) -> None
     """
     names = ", ".join(listed[:SHOWN_MODELS]) + (", …" if len(listed) > SHOWN_MODELS else "")
     warnings.warn(
-        f"{address} does not list the model {model!r}, but answers for it; it lists: {names}. "
-        f"Name the one that you mean: results are stored under the name {model!r}",
+        f"{address} does not list the model {model!r}, but answers for it; it lists: {names}. Use the exact "
+        f"name, because results are stored under the name {model!r}",
         UserWarning,
         stacklevel=2,
     )
@@ -127,7 +127,7 @@ def _value(name: str, value: str, kind: Any, minimum: int) -> Any:
     if kind is not int:
         words = ("true", "false") if kind is bool else get_args(kind)
         if value not in words:
-            raise SpecError(f"{name}={value!r} is not known; known: {', '.join(words)}")
+            raise SpecError(f"{name}={value!r} is unknown; known: {', '.join(words)}")
         return value == "true" if kind is bool else value
     if not value.isascii() or not value.isdigit() or len(value) > 9 or int(value) < minimum:
         raise SpecError(f"{name} must be a whole number of at least {minimum}, got {value!r}")

@@ -37,12 +37,12 @@ def read(kind: type[Kind], body: Any, what: str) -> Kind:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(each) for each in first["loc"]) or "the answer"
-        raise InvalidOutput(f"the server's answer is no {what}: {place}: {first['msg']}") from None
+        raise InvalidOutput(f"the server's answer is not a valid {what}: {place}: {first['msg']}") from None
 
 
 def _not_nan(value: float) -> float:
     if math.isnan(value):
-        raise ValueError("NaN is no number")
+        raise ValueError("NaN is not a number")
     return value
 
 
@@ -82,7 +82,7 @@ def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str]:
 
 SHOWN = 2000  # characters of a repaired text that a note repeats
 SHORTENED = (
-    "an answer did not end in time, so the next had half the room: texts and lists half as long at most"
+    "an answer did not end in time, so the next one was limited to half: texts and lists at most half as long"
 )
 
 
@@ -175,13 +175,13 @@ async def _first_usable(
 def _validated(reply: Reply, constraint: Constraint) -> tuple[str, Any, tuple[str, ...]]:
     """Return a text that the constraint accepts, its value, and notes on repairs."""
     if reply.finish == "length":
-        raise InvalidOutput("the answer was cut off where its tokens ran out; it must be shorter", reply.text)
+        raise InvalidOutput("the answer was cut off at the token limit; it must be shorter", reply.text)
     try:
         return reply.text, constraint.parse(reply.text), ()
     except InvalidOutput:
         plain = repair(reply.text, replace(constraint, build=None))
     text = json.dumps(plain, ensure_ascii=False) if constraint.kind == "json" else str(plain)
-    note = f"the answer was put right; what was written: {reply.text[:SHOWN]}"
+    note = f"the answer was repaired; the original was: {reply.text[:SHOWN]}"
     return text, constraint.parse(text), (note,)
 
 
@@ -210,8 +210,8 @@ def token_paths(
             if not path or any((each if end else each[: len(path)]) == path for each in others):
                 clash = "the same as" if end else "begins"
                 raise SpecError(
-                    f"the surface {surface!r} of option {option.label!r} is nothing to this model's "
-                    f"tokenizer, or {clash} another option's; spell one differently"
+                    f"the surface {surface!r} of option {option.label!r} has no tokens in this model, or "
+                    f"{clash} another option's; spell one differently"
                 )
             owner[path] = option.label
 
@@ -404,7 +404,7 @@ async def sampled_choice(ask: AskLabel, options: Sequence[Option], *, draws: int
     total = drawn.total()
     if 2 * total < draws or not total:
         last = unnamed[-1]
-        message = f"only {total} of {draws} draws name an answer; the last of the others: {last.problem}"
+        message = f"only {total} of {draws} samples contain an answer; the last one without: {last.problem}"
         raise UnusableAnswer(message, last.text, unnamed[:-1], "", usage)
     shares = {option.label: drawn[option.label] / total for option in options}
     best = max(shares, key=shares.__getitem__)
@@ -413,7 +413,7 @@ async def sampled_choice(ask: AskLabel, options: Sequence[Option], *, draws: int
 
 def _label_of(reply: Reply, options: Sequence[Option]) -> str:
     if reply.finish == "length":
-        raise InvalidOutput("the model's tokens ran out before it had named an answer", reply.text)
+        raise InvalidOutput("the model reached the token limit before it gave an answer", reply.text)
     return label_named(reply.text, options)
 
 

@@ -380,7 +380,10 @@ class RetryingCaller:
         """Wait as long as the server requested. Raises `EngineBusy` if the deadline comes first."""
         while (left := self._server.pause_left) > 0:
             if call.deadline is not None and self._clock() + left >= call.deadline:
-                message = f"{self._who} asks to wait {left:,.0f} seconds, longer than the call may take"
+                message = (
+                    f"{self._who} asks to wait {left:,.0f} seconds, which is longer than the time "
+                    "limit of the call"
+                )
                 raise EngineBusy(f"{message} ({self._policy.timeout:g} seconds)", retry_after=left)
             await self._sleep(left * (1 + JITTER * self._draw()))
 

@@ -103,7 +103,7 @@ def attend(
     """
     current = _running.get()
     if others.get("s_aux") is not None or others.get("position_bias") is not None:
-        raise ModelError("this model's attention has terms of its own (sinks or biases)")
+        raise ModelError("this model's attention has additional terms (sinks or biases)")
     layer = module.layer_idx
     heads, total, size = query.shape[1], query.shape[2], value.shape[3]
     if isinstance(current, ShapeProbe):

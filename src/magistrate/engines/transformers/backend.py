@@ -63,10 +63,12 @@ def load(
     try:
         backend = TorchBackend(model, cache_bytes)
     except ModelError as error:
-        raise ModelError(f"{card.name} cannot be kept in blocks of keys and values: {error}") from error
+        raise ModelError(
+            f"{card.name} cannot be used with a paged cache of keys and values: {error}"
+        ) from error
     if card.vocab_size not in (None, backend.vocabulary):
         raise ModelError(
-            f"{folder} says that its vocabulary has {card.vocab_size} tokens, but the model answers with "
+            f"{folder} declares a vocabulary of {card.vocab_size} tokens, but the model returns "
             f"{backend.vocabulary} logits; download it again"
         )
     return backend
@@ -155,7 +157,7 @@ class TorchBackend:
         with contextlib.suppress(ValueError):
             self._model.set_attn_implementation(NAME)
         if self._model.config._attn_implementation != NAME:
-            raise ModelError(f"{type(self._model).__name__} brings an attention that cannot be replaced")
+            raise ModelError(f"the attention of {type(self._model).__name__} cannot be replaced")
         # Keep the last hidden state before the final norm: the last layer's output, as for every other layer.
         self._model.config.tie_last_hidden_states = False
 
@@ -206,8 +208,8 @@ class TorchBackend:
         self.seconds = 0.0
         if not difference < TOLERANCE.get(self._model.dtype, max(TOLERANCE.values())):
             raise ModelError(
-                f"it answers otherwise than when it reads a text whole, by {difference:.2g} nats on average; "
-                "it keeps something of a text beside keys and values"
+                f"its answers differ from those without a cache by {difference:.2g} nats on average; it "
+                "stores more than keys and values"
             )
 
 

@@ -69,7 +69,7 @@ class TransformersEngine(InProcessEngine):
         can: frozenset[Capability] = EXACT.union(
             {"hidden_states", "attention"}, {"repeatable"} if self._repeats else ()
         )
-        varying = "not claimed: here the last bits of products may depend on what else is computed with them"
+        varying = "not claimed: the last bits of results may depend on what is computed in the same batch"
         ways = dict(WAYS) if self._repeats else {**WAYS, "repeatable": varying}
         return self._described("transformers", arithmetic, can, ways)
 
@@ -97,5 +97,5 @@ def _find_device(device: str | None) -> str:
         here.append("mps")
     named = ("cuda" if "cuda" in here else "cpu") if device is None else device.lower()
     if named not in here:
-        raise SpecError(f"device {device!r} is not here; torch finds: {', '.join(here)}")
+        raise SpecError(f"device {device!r} does not exist; torch finds: {', '.join(here)}")
     return named

@@ -34,7 +34,7 @@ def locate(model: str | Path) -> Path:
     if path.is_dir():
         return path
     if path.is_file():
-        raise SpecError(f"{path} is a file; give the folder that it lies in")
+        raise SpecError(f"{path} is a file; give its folder")
     found = None if _is_path(model) else HUB.fullmatch(str(model))
     if found is None:
         raise SpecError(
@@ -66,14 +66,14 @@ def read_card(folder: Path, model: str | Path) -> tuple[ModelCard, Mapping[str, 
     """
     if lacking := _lacking(folder):
         raise ModelError(
-            f"{folder} is no complete model for transformers: it lacks {', '.join(lacking)}; needed are "
+            f"{folder} is not a complete model for transformers: it lacks {', '.join(lacking)}; it needs "
             f"{', '.join(NEEDED)} and weights as safetensors; download the whole repository"
         )
     config = read_json(folder / "config.json")
     if why := obstacle(config):
         raise ModelError(
-            f"{folder} cannot be kept in blocks of keys and values: {why}; serve it by a server and name "
-            "that to openai:MODEL --base-url, or choose another model"
+            f"{folder} cannot be used with a paged cache of keys and values: {why}; run it on a server and "
+            "use openai:MODEL with --base-url, or choose another model"
         )
     is_folder = Path(model).expanduser().is_dir()
     name = folder.resolve().name if is_folder else str(model).partition("@")[0].partition("/")[2]
@@ -91,15 +91,15 @@ def read_card(folder: Path, model: str | Path) -> tuple[ModelCard, Mapping[str, 
 def obstacle(config: Mapping[str, Any]) -> str:
     """Return why a model's state of a text cannot be stored in blocks of keys and values; empty if it can."""
     if "auto_map" in config:
-        return "it needs code of its own, which is never run"
+        return "it needs its own code, which is never run"
     if config.get("is_encoder_decoder"):
         return "it is an encoder with a decoder"
     if parts := sorted(key for key in config if key.endswith("_config") and key != "quantization_config"):
-        return f"it is made of several models ({', '.join(parts)})"
+        return f"it consists of several models ({', '.join(parts)})"
     if odd := sorted(set(config.get("layer_types") or ()) - LAYER_TYPES):
-        return f"it has layers of kind {', '.join(odd)}"
+        return f"it has layers of type {', '.join(odd)}"
     if moving := sorted(set(_rope_types(config)) & CHANGING_ROPE):
-        return f"its positions turn otherwise as a text grows ({', '.join(moving)})"
+        return f"its rotary positions depend on the length of the text ({', '.join(moving)})"
     return ""
 
 
@@ -143,8 +143,8 @@ def _of_hub(repo: str, revision: str | None) -> Path:
         return Path(snapshot_download(repo, **settings))
     except Exception as error:
         raise ModelError(
-            f"there is no folder {repo} here, and {_hub_failure(error, revision)}; check the name, or give "
-            "a folder that you have"
+            f"there is no folder {repo}, and {_hub_failure(error, revision)}; check the name, or give an "
+            "existing folder"
         ) from (absent or error)
 
 
@@ -154,12 +154,12 @@ def _hub_failure(error: Exception, revision: str | None) -> str:
 
     match error:
         case errors.GatedRepoError():
-            return "the model hub's is gated: accept its terms there and set HF_TOKEN"
+            return "the model on the hub is gated: accept its terms there and set HF_TOKEN"
         case errors.RepositoryNotFoundError():
-            return "the model hub has no public model of that name (for others set HF_TOKEN)"
+            return "the model hub has no public model with this name (for private models, set HF_TOKEN)"
         case errors.RevisionNotFoundError():
-            return f"the model hub has no revision {revision} of that name"
+            return f"the model hub has no revision {revision} of this model"
     message = plain(" ".join(str(error).split()), 200)
     if isinstance(error, errors.LocalEntryNotFoundError):
         return f"the model hub could not be reached ({message})"
-    return f"the model hub did not give it ({message})"
+    return f"the model hub did not provide it ({message})"

@@ -140,7 +140,7 @@ def blocked(text: str, marks: Iterable[Mark], *, side: str = "", chosen: int | N
 
 def gap(n: int) -> Markup:
     """Return the placeholder for `n` characters that are left out."""
-    return Markup('<span class="gap">… {} characters are left out here …</span>').format(f"{n:,}")
+    return Markup('<span class="gap">… {} characters are omitted here …</span>').format(f"{n:,}")
 
 
 def _kept(text: str, marks: Iterable[Mark]) -> list[Mark]:
@@ -288,7 +288,7 @@ class Listed:
             return None
         return (
             f"{len(self.outcomes):,} of {self.n:,} outcomes are listed, wrong ones, failures and abstentions "
-            f"first; left out: {', '.join(missing)}. The figures above are over all of them."
+            f"first; not listed: {', '.join(missing)}. The figures above include all of them."
         )
 
 
@@ -420,7 +420,7 @@ def outcome_text(outcome: Outcome) -> OutcomeText:
     match outcome:
         case Verdict():
             flipped = outcome.explanation_agrees is False
-            title = "Explanation, which leads to another label" if flipped else "Explanation"
+            title = "Explanation, which contradicts the label" if flipped else "Explanation"
             return OutcomeText(outcome.label, None, outcome.explanation or None, title)
         case Failure():
             return OutcomeText("failed", outcome.code, outcome.message, "Why it failed")
@@ -509,4 +509,4 @@ def json_text(values: Mapping[str, object], longest: int = LONGEST_DATA) -> str:
     """Return plain values as indented JSON, truncated if it is longer than `longest`."""
     text = json.dumps(dict(values), ensure_ascii=False, indent=2, default=str)
     cut = len(text) - longest
-    return text if cut <= 0 else f"{text[:longest]}\n… {cut:,} characters are left out here …"
+    return text if cut <= 0 else f"{text[:longest]}\n… {cut:,} characters are omitted here …"

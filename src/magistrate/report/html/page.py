@@ -128,7 +128,7 @@ def _unfinished(report: Report) -> str | None:
         return None
     judged = sum(judge.n_judged for judge in report.judges)
     asked = run.n_total * len(report.judges)
-    told = f"{judged:,} of {asked:,} judgements are made, and every figure is of those"
+    told = f"{judged:,} of {asked:,} judgements are done, and all figures are based on them"
     return f"This run is {run.status}: {told}."
 
 

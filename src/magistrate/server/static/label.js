@@ -195,7 +195,7 @@
         const [start, end] = found.map((each) => points(source.textContent, each));
         form.elements.quote.value = JSON.stringify([Number(source.dataset.source), start, end]);
         showQuote();
-        told("The quote is kept.");
+        told("The quote is stored.");
         return true;
       }
       return false;

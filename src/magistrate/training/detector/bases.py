@@ -63,12 +63,12 @@ def base(words: str, scratch: Path) -> Base:
     if not folder.is_dir():
         known_names = ", ".join(("shipped", LARGE, *(each.name for each in ENCODERS)))
         raise SpecError(
-            f"there is no base {words!r}; known: {known_names}, and folders: of a detector, or with "
+            f"there is no base {words!r}; known: {known_names}, and folders of detectors or with "
             f"{', '.join(FILES)}"
         )
     if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise ModelError(
-            f"{folder} lacks {', '.join(missing)}: a base is a detector or a Hugging Face folder of a "
+            f"{folder} lacks {', '.join(missing)}: a base must be a detector or a Hugging Face folder of a "
             "BERT or MPNet"
         )
     return Base(folder, folder.name, digest_of(folder / WEIGHTS))
@@ -84,7 +84,7 @@ def _of_detector(folder: Path, scratch: Path) -> Base:
     if manifest.update_of:
         known = encoder(manifest.update_of)
         if known is None or not (folder / UPDATE).is_file():
-            raise ModelError(f"{folder} was trained on an encoder that is not known here, or lacks {UPDATE}")
+            raise ModelError(f"{folder} was trained on an unknown encoder, or lacks {UPDATE}")
         return Base(fetched(known), known.name, known.sha256, manifest.trained_on, detector, folder / UPDATE)
     weights = float_weights(read_weights(folder / WEIGHTS))
     layers = {key.split(".")[3] for key in weights if key.startswith("encoder.encoder.layer.")}

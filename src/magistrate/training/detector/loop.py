@@ -144,8 +144,7 @@ class Training:
             return
         if state.get("data") != self._name:
             raise InputError(
-                f"{path} is of another training: it has learnt from other data. Write to another folder; "
-                "to begin anew: --force"
+                f"{path} is from a training on other data. Write to another folder; to start over: --force"
             )
         self._put(self.network, state["network"])
         self.mean = state["mean"]
@@ -160,7 +159,7 @@ class Training:
     def _put(self, network: Network, weights: dict[str, Tensor]) -> None:
         missing, unknown = network.load_state_dict(weights, strict=False)
         if unknown or not self._frozen.issuperset(missing):
-            raise InputError(f"{self.folder / STATE} is of another network; to begin anew: --force")
+            raise InputError(f"{self.folder / STATE} is from another network; to start over: --force")
 
     def _next(self) -> list[Example]:
         if self._batches is None:
@@ -187,7 +186,7 @@ class Training:
         loss = loss_of(logits, batch)
         if not torch.isfinite(loss):
             told = f"the loss of step {self.step + 1} is {float(loss.detach())}"
-            raise ModelError(f"{told}: lower --rate; to begin anew: --force")
+            raise ModelError(f"{told}: lower --rate; to start over: --force")
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self._optimizer.step()

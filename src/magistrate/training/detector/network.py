@@ -161,15 +161,17 @@ def from_base(folder: Path, update: Path | None = None) -> Network:
     """
     kind = json_of(folder / "config.json").get("model_type")
     if kind not in MODELS:
-        raise ModelError(f"{folder} holds a model of type {kind!r}; known are {' and '.join(MODELS)}")
+        raise ModelError(f"{folder} contains a model of type {kind!r}; known: {' and '.join(MODELS)}")
     configured, model = MODELS[kind]
     config = configured.from_pretrained(folder)
     if kind == "bert" and config.type_vocab_size < SIDES:
         raise ModelError(
-            f"{folder} reads one text and not two: its type_vocab_size is {config.type_vocab_size}"
+            f"{folder} does not support pairs of texts: its type_vocab_size is {config.type_vocab_size}"
         )
     if config.layer_norm_eps != (epsilon := EPSILONS[kind]):
-        raise ModelError(f"{folder} has a layer_norm_eps of {config.layer_norm_eps}; known is {epsilon}")
+        raise ModelError(
+            f"{folder} has a layer_norm_eps of {config.layer_norm_eps}; only {epsilon} is supported"
+        )
     # Dropout is not worth its cost: an example is seen only a few times, and masks are slow on CPUs.
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
     encoder = model(config, add_pooling_layer=False)

@@ -89,7 +89,7 @@ def rows(folder: Path, source: Source, *, shipped_only: bool) -> Iterator[Sample
     """Yield the samples of a source, in the order of its file. Raises `InputError` if the file is missing."""
     path = folder / f"{source.name}{SUFFIX}"
     if not path.is_file():
-        raise InputError(f"there is no {path}, which the recipe names")
+        raise InputError(f"there is no {path}, which the recipe refers to")
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for line in file:
             row = json.loads(line)
@@ -193,7 +193,7 @@ def digest(folder: Path, source: Source, recipe: Recipe) -> str:
     """Return a digest of a source's file and of all settings that affect how it is read."""
     path = folder / f"{source.name}{SUFFIX}"
     if not path.is_file():
-        raise InputError(f"there is no {path}, which the recipe names")
+        raise InputError(f"there is no {path}, which the recipe refers to")
     told = source.model_dump(exclude={"share", "cap"}, exclude_defaults=True) | recipe.model_dump(
         include={"seed", "window", "shipped_only"}
     )

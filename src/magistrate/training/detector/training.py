@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 USE = "`magistrate run DATA --judge detector:FOLDER`"
 LIMITS = """\
-It was trained on English prose, tables and conversations; what it says of other languages and of program
-code means nothing. It reads what it is given, and knows nothing of the world beyond it. A score is a
-probability at the base rate that is assumed, calibrated on data of its own: on other data
-`magistrate calibrate` says what it is worth."""
+It was trained on English prose, tables and conversations; its verdicts on other languages and on program
+code are meaningless. It knows only the texts that it is given, not the world beyond them. A score is a
+probability at the assumed base rate, calibrated on its own data; check it on other data with
+`magistrate calibrate`."""
 
 
 def card(manifest: Manifest) -> str:
@@ -192,11 +192,13 @@ def train_on_labels(
     apart = held_out(groups, HELD_OUT, schedule.seed)
     learnt = [each for each, out in zip(usable, apart, strict=True) if not out]
     held = [each for each, out in zip(usable, apart, strict=True) if out]
-    _check_labels(learnt, "samples to learn from", 2)
-    _check_labels(held, "samples that were held out", 2)
+    _check_labels(learnt, "training samples", 2)
+    _check_labels(held, "held-out samples", 2)
     every = list(examples(learnt, Reader(_tokenizer(base), window)))
     if len({each.hallucinated for each in every}) < 2:
-        raise InputError("all outputs of one label are too long for a window: give spans, or shorter outputs")
+        raise InputError(
+            "all outputs with one label are too long for a window: add spans, or shorter outputs"
+        )
     total = sum(each.length for each in every)
     network = from_base(base.folder, base.update)
     training = Training(
@@ -303,8 +305,8 @@ def platt(logits: Sequence[float], samples: Sequence[Sample]) -> tuple[float, fl
     scale = float(fit.coef_[0][0])
     if scale <= 0:
         raise InputError(
-            "the detector ranks held-out samples the wrong way round: it has learnt nothing of use. Give "
-            "more labels or another --rate; to begin anew: --force"
+            "the detector ranks held-out samples in the wrong order, so it has learnt nothing useful. Add "
+            "more labels or try another --rate; to start over: --force"
         )
     return scale, float(fit.intercept_[0])
 
@@ -367,7 +369,7 @@ def _work(folder: Path, *, force: bool) -> Path:
 
 def _check_name(name: str) -> None:
     if not 1 <= len(name) <= LONGEST_NAME:
-        raise SpecError(f"a name has 1 to {LONGEST_NAME} characters, this one has {len(name)}: --name")
+        raise SpecError(f"a name must have 1 to {LONGEST_NAME} characters, this one has {len(name)}: --name")
 
 
 def _check_labels(samples: Sequence[Sample], what: str, least: int) -> None:

@@ -65,7 +65,7 @@ class Base:
                 model = transformers.AutoModelForCausalLM.from_pretrained(place, **settings)
         except Exception as error:  # the library raises many types
             told = " ".join(str(error).split())[:300]
-            raise ModelError(f"{self.source} cannot be loaded to be trained: {told}") from error
+            raise ModelError(f"{self.source} cannot be loaded for training: {told}") from error
         # A loaded GGUF still claims to be quantized, though its weights are not, and cannot be saved then.
         model.config.__dict__.pop("quantization_config", None)
         model.hf_quantizer, model.is_quantized = None, False
@@ -146,7 +146,9 @@ def _ends(folder: Path, settings: Mapping[str, Any], declared: Any) -> tuple[int
     added = json_of(folder / "tokenizer.json").get("added_tokens", [])
     ids = [token["id"] for token in added if token["content"] == content] + ids
     if not ids:
-        raise ModelError(f"{folder} does not say which token ends a turn (eos_token); use an instruct model")
+        raise ModelError(
+            f"{folder} does not define the token that ends a turn (eos_token); use an instruct model"
+        )
     return tuple(dict.fromkeys(int(each) for each in ids))
 
 
@@ -210,5 +212,5 @@ def _downloaded(repo: str, revision: str | None) -> Path:
     except Exception as error:  # the client raises many types
         told = " ".join(str(error).split())[:300]
         raise ModelError(
-            f"cannot download {repo}: {told}; check the name and the network, or give a folder that you have"
+            f"cannot download {repo}: {told}; check the name and the network, or give an existing folder"
         ) from error

@@ -121,15 +121,13 @@ def parted(found: Sequence[Example], left_out: Mapping[str, int], test: float, s
     if len({each.group for each in found}) < 2 or len(found) < 4:
         why = "; ".join(f"{reason}: {count}" for reason, count in left_out.items())
         raise InputError(
-            f"there are only {len(found)} examples to learn from, and some must be held out"
-            f"{f' (left out: {why})' if why else ''}; give more labelled data"
+            f"there are only {len(found)} examples, and some must be held "
+            f"out{f' (skipped: {why})' if why else ''}; add more labelled data"
         )
     labels = {each.wrong for each in found}
     if len(labels) == 1 and None not in labels:
         label = HALLUCINATED if True in labels else "faithful"
-        raise InputError(
-            f"every example is {label}: there is nothing to tell apart; give labels of both kinds"
-        )
+        raise InputError(f"every example is {label}; examples of both labels are needed")
     held = held_out([each.group for each in found], test, seed)
     parts = (
         tuple(each for each, out in zip(found, held, strict=True) if out == wanted)
@@ -144,7 +142,7 @@ def _unusable(sample: Sample, judge: Judge) -> str:
     if sample.label is None:
         return "no label"
     if sample.label not in KNOWN:
-        return "a label of another name"
+        return "another label"
     info = judge.info
     missing = [name for name in info.requires if not present(sample, name, info.reads)]
     return f"no {missing[0]}" if missing else ""

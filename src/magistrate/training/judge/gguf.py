@@ -44,10 +44,12 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
 def obstacle(config: Any, tokenizer: Path) -> str:
     """Return why a model with this configuration and tokenizer cannot be a GGUF; empty if it can."""
     if config.model_type not in ARCHITECTURES:
-        return f"it is a {config.model_type}; the embedded engine reads {', '.join(ARCHITECTURES)}"
+        return f"it is a {config.model_type}; the embedded engine supports {', '.join(ARCHITECTURES)}"
     if _rope(config).get("rope_type", "default") != "default":
         return f"it scales positions by {_rope(config)['rope_type']!r}"
-    return "" if _pre_type(tokenizer) else "its tokenizer cuts text by a rule that the embedded engine lacks"
+    return (
+        "" if _pre_type(tokenizer) else ("its tokenizer splits text by a rule that the embedded engine lacks")
+    )
 
 
 def write_gguf(
@@ -101,12 +103,12 @@ def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
         values = np.ascontiguousarray(value.detach().float().cpu().numpy())
         layer = _LAYER.fullmatch(name)
         if layer is None and name not in _OUTSIDE:
-            raise ModelError(f"the weight {name} has no place in a GGUF")
+            raise ModelError(f"the weight {name} has no name in the GGUF format")
         if layer is None:
             yield _OUTSIDE[name], values
             continue
         if layer[2] not in _INSIDE:
-            raise ModelError(f"the weight {name} has no place in a GGUF")
+            raise ModelError(f"the weight {name} has no name in the GGUF format")
         part = _INSIDE[layer[2]]
         if config.model_type == "llama" and part in heads:
             values = _interleaved(values, heads[part])

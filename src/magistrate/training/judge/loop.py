@@ -66,9 +66,11 @@ class Settings:
     def __post_init__(self) -> None:
         whole = (self.rank, self.alpha, self.batch, self.together, self.patience, self.most)
         if min(whole) < 1 or min(self.epochs, self.rate, self.every) <= 0 or self.seed < 0:
-            raise SpecError(f"numbers of a training are greater than 0, got {asdict(self)}")
+            raise SpecError(f"the numbers of a training must be above 0, got {asdict(self)}")
         if not 0 < self.test <= 0.5 or not 0 <= self.warmup < 1:
-            raise SpecError(f"test is in (0, .5] and warmup in [0, 1); got {self.test} and {self.warmup}")
+            raise SpecError(
+                f"test must be in (0, .5] and warmup in [0, 1); got {self.test} and {self.warmup}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +221,8 @@ class Training:
             return
         if state.get("pins") != self._pins:
             raise SpecError(
-                f"{path} is of a training with another base, other data or other settings; train to another "
-                "folder, or begin anew: --force"
+                f"{path} is from a training with another base, other data or other settings; choose another "
+                "folder, or start over: --force"
             )
         self.update, self._stale = state["update"], state["stale"]
         self.history, self._best = state["history"], state["best"]

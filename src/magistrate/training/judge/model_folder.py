@@ -76,7 +76,7 @@ def check_target(target: Path, *, force: bool) -> None:
     """Raise `SpecError` if a training must not write to this folder."""
     check_free(target, RECIPE, WHAT, replace=force)
     if (target / RECIPE).is_file() and not _is_own(target / RECIPE):
-        raise SpecError(f"{target} is there already and holds no {WHAT}; name another folder")
+        raise SpecError(f"{target} already exists and contains no {WHAT}; choose another folder")
 
 
 def _is_own(path: Path) -> bool:
@@ -115,7 +115,7 @@ def write_model(layers: Mapping[str, Any], base: Base, target: Path, recipe: Rec
 def card(recipe: Recipe) -> str:
     """Return the model card, in Markdown."""
     judge = recipe.judge["words"] if recipe.judge else None
-    licence = recipe.base.get("licence") or "that of the base, which does not say"
+    licence = recipe.base.get("licence") or "same as the base, which does not state it"
     use = f"magistrate run DATA --judge {judge or 'JUDGE'} --model {recipe.name}/{GGUF}"
     lines = [
         f"# {recipe.name}",
@@ -127,7 +127,7 @@ def card(recipe: Recipe) -> str:
         f"$ {use}" if not recipe.no_gguf else f"$ # no GGUF: {recipe.no_gguf}",
         "```",
         "",
-        "## What it was trained on",
+        "## Training data",
         "",
         *(
             f"- {each['name']}: {each['n']:,} rows (sha256 {str(each['digest'])[:12]}…)"
@@ -138,21 +138,21 @@ def card(recipe: Recipe) -> str:
         f"{recipe.examples['train']:,} examples of {recipe.examples['train_contexts']:,} contexts; "
         f"{recipe.updates:,} updates, the best after {recipe.best_update:,}. Licence: {licence}.",
         "",
-        "## How good it is",
+        "## Quality",
         "",
         f"On {recipe.examples['test']:,} examples of {recipe.examples['test_contexts']:,} other contexts of "
-        "the same data. Training was stopped by their loss, so they flatter a little: judge data that it has "
-        "not seen before you rely on it.",
+        "the same data. They decided when training stopped, so the figures are slightly too good: measure it "
+        "on unseen data before you rely on it.",
         "",
         "| | before | after |",
         "| --- | --- | --- |",
         *("| " + " | ".join(row) + " |" for row in figures(recipe)),
         "",
-        "## What it is not",
+        "## Limits",
         "",
-        "It knows outputs like those above, and their labels. On other kinds of text, other lengths or "
-        "another share of hallucinated outputs its figures will differ. It was tuned on one prompt; "
-        "with another judge's prompt it may be worse than its base.",
+        "It was trained on outputs like those above. On other kinds of text, other lengths or another share "
+        "of hallucinated outputs, its figures will differ. It was tuned on one prompt; with another judge's "
+        "prompt it may be worse than its base.",
     ]
     return "\n".join(lines) + "\n"
 

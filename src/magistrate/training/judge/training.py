@@ -65,9 +65,9 @@ def train_judge(
     """
     settings = settings or Settings()
     if bool(data) == bool(chats):
-        raise SpecError("give labelled data or chats, one of them: --data FILE, or --sft FILE")
+        raise SpecError("give either labelled data or chats: --data FILE, or --sft FILE")
     if data and judge is None:
-        raise SpecError("labelled data need a judge whose answers are learnt: --judge faithfulness")
+        raise SpecError("labelled data need a judge, whose answers are learnt: --judge faithfulness")
     if judge is not None:
         answer_of(judge)
     check_target(target, force=force)
@@ -100,8 +100,8 @@ def _trained(
         return Outcome(target, training.update, training.updates, None)
     if training.best_update == 0:
         raise InputError(
-            f"the loss on held-out examples never fell below that of the base ({training.best_loss:.3f}): "
-            "nothing was learnt, and nothing is written. Give more labels, or a lower or higher --rate"
+            f"the loss on held-out examples never fell below that of the base ({training.best_loss:.3f}), so "
+            "no model was written. Add more labels, or try a lower or higher --rate"
         )
     recipe = _recipe(target.resolve().name, base, judge, read, settings, training, device)
     write_model(training.layers, base, target, recipe)

@@ -12,7 +12,7 @@ from magistrate.datasets.spans.steps import Kind, Step
 
 READERS = (openinference.read, others.read, traceloop.read, genai.read)
 ORDER = (openinference.NAME, *others.NAMES, genai.NAME, traceloop.NAME)
-"""Whose documents are taken where spans of several conventions retrieved some."""
+"""The convention whose documents are used if spans of several conventions have some."""
 
 
 def read(span: Span) -> Step | None:

@@ -88,7 +88,7 @@ def _content(attributes: Attributes, where: str) -> Step:
     retrieved = read("gen_ai.retrieval.documents")
     documents = documents_in(retrieved)
     if listed(retrieved) and not documents:
-        remarks.append(f"{where}gen_ai.retrieval.documents names documents without their text")
+        remarks.append(f"{where}gen_ai.retrieval.documents lists documents without their text")
     query = attributes.text("gen_ai.retrieval.query.text")
     result = as_text(read("gen_ai.tool.call.result"))
 

@@ -100,5 +100,5 @@ def _value(attributes: Attributes, which: str, kind: Kind) -> tuple[Found[str] |
     if isinstance(value, str) and mime != PLAIN:
         value, whole = opened(value), value
         if value is whole and mime == JSON:
-            return None, f"{key} is said to be JSON and is none; it may have been cut off"
+            return None, f"{key} is declared as JSON but is not valid; it may have been cut off"
     return _found(text_in(value, which), key), None

@@ -58,7 +58,7 @@ class Attributes:
         value = self.get(name)
         found = opened(value)
         if isinstance(found, str) and found.lstrip()[:1] in ("{", "["):
-            return None, f"{name} begins like JSON and is none; it may have been cut off"
+            return None, f"{name} starts like JSON but is not valid; it may have been cut off"
         return found, None
 
 

@@ -96,8 +96,8 @@ def _import(source: rewrite.Source, scratch: Path, made: Path, origin: Origin, r
         if any(sign in ended.stderr for sign in disk.FULL_SIGNS):
             raise ModelError(disk.full(scratch.parent))
         raise ModelError(
-            f"OpenVINO could not import {source.path.name}: {ended.reason()}; if memory ran out use a "
-            "smaller model, else use an OpenVINO folder of this model"
+            f"OpenVINO could not import {source.path.name}: {ended.reason()}; if memory ran out, use a "
+            "smaller model; otherwise use an OpenVINO folder of this model"
         )
     for path in imported:
         path.rename(made / path.name)

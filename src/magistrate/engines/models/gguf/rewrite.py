@@ -81,7 +81,7 @@ def opened(path: Path) -> Source:
     except Exception as error:  # untrusted bytes: the reader may raise anything
         raise ModelError(
             f"{path.name} cannot be read as GGUF ({type(error).__name__}: {error}): it is damaged, "
-            "broke off, or is another format; download it again"
+            "incomplete, or another format; download it again"
         ) from error
     architecture = str(metadata.get("general.architecture", ""))
     source = Source(path, architecture, metadata, fields, tuple(reader.tensors))
@@ -151,7 +151,7 @@ def rewrite(
     writer.add_file_type(_FILE_TYPES[weights])
     writer.add_quantization_version(2)
     if unknown := sorted(updates.keys() - {tensor.name for tensor in source.tensors}):
-        raise ModelError(f"{source.path.name} has no {unknown[0]}, which is to be updated: another model")
+        raise ModelError(f"{source.path.name} has no {unknown[0]} to update: it is another model")
     plans = _plans(source, weights, updates)
     for plan in plans:
         writer.add_tensor_info(plan.name, plan.shape, plan.dtype, plan.nbytes, plan.raw)

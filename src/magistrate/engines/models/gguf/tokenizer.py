@@ -54,7 +54,7 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     kinds: list[int] = metadata["tokenizer.ggml.token_type"]
     if len(tokens) != len(kinds):
-        raise ModelError(f"the GGUF names {len(tokens)} tokens but types {len(kinds)}: it is damaged")
+        raise ModelError(f"the GGUF has {len(tokens)} tokens but {len(kinds)} token types: it is damaged")
     cut, ignore_merges = PRE_TYPES[pre]
     added = [
         {
@@ -121,7 +121,9 @@ def eos_ids(metadata: Mapping[str, Any]) -> list[int]:
     ]
     found = list(dict.fromkeys(token_id for token_id in [*named, *known] if token_id is not None))
     if not found:
-        raise ModelError("the GGUF names no token that ends a turn; use a file of an instruct model")
+        raise ModelError(
+            "the GGUF does not define the token that ends a turn; use a file of an instruct model"
+        )
     return found
 
 
@@ -138,10 +140,12 @@ def _pre_type(metadata: Mapping[str, Any]) -> str:
     family, pre = metadata["tokenizer.ggml.model"], metadata.get("tokenizer.ggml.pre", "default")
     advice = "use an OpenVINO folder of this model (with its tokenizer.json) instead"
     if family != "gpt2" or "tokenizer.ggml.merges" not in metadata:
-        raise ModelError(f"the GGUF's tokenizer is of kind {family!r}; only byte-level BPE is read; {advice}")
+        raise ModelError(
+            f"the GGUF's tokenizer has type {family!r}; only byte-level BPE is supported; {advice}"
+        )
     if pre not in PRE_TYPES:
         raise ModelError(
-            f"the GGUF's tokenizer cuts text by the rule {pre!r}; known: {', '.join(PRE_TYPES)}; {advice}"
+            f"the GGUF's tokenizer splits text by the rule {pre!r}; known: {', '.join(PRE_TYPES)}; {advice}"
         )
     return str(pre)
 
