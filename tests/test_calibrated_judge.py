@@ -159,7 +159,7 @@ def test_another_judge_is_refused_when_it_is_made(words: str, says: str, file: P
 def test_another_model_is_refused_before_anything_is_asked(file: Path) -> None:
     judge, other = Calibrated(file=file), engine("other")
     for asked in (judge, Windows(judge)):
-        with pytest.raises(SpecError, match=r"fitted to answers of told \(.*this is other"):
+        with pytest.raises(SpecError, match=r"fitted to answers of told \(.*this model is other"):
             check_stream([asked], other.info)
     found = one(judge, "0.5", other)
     assert isinstance(found, Failure) and "calibrated for told" in found.message

@@ -265,7 +265,7 @@ def test_options_are_written_as_for_any_judge(tmp_path: Path) -> None:
 def test_what_a_folder_lacks_is_said(tmp_path: Path) -> None:
     judge = registry.judge("hf_classifier")
     assert "hf_classifier:FOLDER" in judge.info.lacks
-    with pytest.raises(SpecError, match=r"nothing is not there; write hf_classifier:FOLDER"):
+    with pytest.raises(SpecError, match=r"nothing does not exist; use hf_classifier:FOLDER"):
         registry.judge(f"hf_classifier:{tmp_path / 'nothing'}")
     place = folder(tmp_path / "mine")
     (place / "openvino_model.xml").unlink()

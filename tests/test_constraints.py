@@ -225,7 +225,7 @@ def test_nothing_heavy_is_imported_with_the_package() -> None:
         ({"type": "string", "format": "date", "pattern": "a"}, "#/format", "one pattern"),
         ({"$ref": "https://example.com/x"}, "#/$ref", "#/$defs/NAME"),
         ({"$ref": "#/$defs/x", "$defs": {"y": {"type": "null"}}}, "#/$ref", "known: y"),
-        ({"type": "object", "additionalProperties": {"type": "null"}}, "#/additionalProperties", "no bound"),
+        ({"type": "object", "additionalProperties": {"type": "null"}}, "#/additionalProperties", "unlimited"),
         ({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["b"]}, "#/required", "b"),
         ({"type": "number", "minimum": 0, "maximum": 1e16}, "#", "15 digits"),
         ({"type": "number", "minimum": 0.1, "maximum": 0.2, "multipleOf": 0.5}, "#", "no multiple"),
@@ -240,7 +240,7 @@ def test_nothing_heavy_is_imported_with_the_package() -> None:
             "#/anyOf/1/minLength",
             "no value is between minLength 5 and maxLength 3",
         ),
-        ({"type": "array", "items": {"type": "null"}, "minItems": 2, "maxItems": 1}, "#/minItems", "nothing"),
+        ({"type": "array", "items": {"type": "null"}, "minItems": 2, "maxItems": 1}, "#/minItems", "no value"),
         ({"type": "string", "enum": [1, 2]}, "#/enum", "no value that type allows"),
         ({"type": "integer", "const": "a"}, "#/const", "no value that type allows"),
         (

@@ -166,7 +166,7 @@ def test_data_that_teach_nothing_are_refused_with_what_is_there(home: Path, tmp_
     with pytest.raises(InputError, match="in 1 contexts"):
         train_probe([str(shared)], states_engine())
     bare = rows([Sample("a", "x y z w")], tmp_path / "bare.jsonl")
-    with pytest.raises(DatasetError, match="has a label"):
+    with pytest.raises(DatasetError, match="has the label"):
         train_probe([str(bare)], states_engine())
 
 
@@ -214,7 +214,7 @@ def test_the_judge_says_what_the_probe_says(folder: Path) -> None:
 
 def test_another_model_is_refused_before_anything_is_asked(folder: Path) -> None:
     other = states_engine("other")
-    with pytest.raises(SpecError, match=r"fitted to answers of open .*this is other"):
+    with pytest.raises(SpecError, match=r"fitted to answers of open .*this model is other"):
         judge_sample(labelled(1)[0], judge=Probe(folder), model=other)
     found = asyncio.run(judged_without_check(Probe(folder), other))
     assert isinstance(found, SpecError) and "train a probe for this model" in str(found)
