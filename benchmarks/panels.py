@@ -326,8 +326,8 @@ def estimate(found: Estimate, *, signed: bool = False) -> str:
     return f"{value} {interval(found)}" if found.low is not None else f"{value} (no interval)"
 
 
-def main() -> None:
-    """Measure what is asked for and print the tables."""
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--set", dest="sets", action="append", metavar="NAME")
     words.add_argument("--judge", dest="judges", action="append", metavar="SPEC")
@@ -335,7 +335,12 @@ def main() -> None:
     words.add_argument("--samples", type=int, default=100, help="of each set; 0 for all")
     words.add_argument("--votes", type=int, default=20, help="of self-consistency, at most; 1 to 50")
     words.add_argument("--store", type=Path, default=home() / "bench" / "panels.db")
-    asked = words.parse_args()
+    return words
+
+
+def main() -> None:
+    """Measure what is asked for and print the tables."""
+    asked = parser().parse_args()
     asked.store.parent.mkdir(parents=True, exist_ok=True)
     panels, sets = asked.judges or list(PANELS), asked.sets or [*SETS, PAIRS]
     registry.judges(panels)  # fail early on a wrong name

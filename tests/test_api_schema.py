@@ -47,6 +47,7 @@ OPERATIONS = [
     ("post", "/api/labels/{name}/next"),
     ("post", "/api/labels/{name}/items/{number}"),
     ("get", "/api/labels/{name}/export"),
+    ("get", "/api/audit"),
 ]
 ALL_RIGHT = [  # whatever is asked there, no form of it is wrong
     ("get", "/api/runs/{run_id}"),

@@ -375,7 +375,13 @@ def test_the_trial_is_printed_without_what_would_move_a_cursor_and_stored_nonsen
     print_outcome(found, sample, console)
     text = console.export_text()
     assert "\x1b" not in text
-    for words in ("charge 1: unsupported, upheld, .80", "defence", OUTSIDE, "as Side 1", "nothing new"):
+    for words in (
+        "charge 1: unsupported, upheld, charge right: .80",
+        "defence",
+        OUTSIDE,
+        "as Side 1",
+        "nothing new",
+    ):
         assert words in text, words
     details = dict(found.details)
     assert trial_of(details) is not None

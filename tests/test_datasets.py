@@ -376,7 +376,8 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path):
     (tmp_path / "one.json").write_text('{\n "output": "x"\n}')
     (tmp_path / "two.json").write_text('[{"output": "x", "label": "hallucinated", "label": "faithful"}]')
     (tmp_path / "endless.json").write_text('[{"output": "x", "cost": 1e999}]')
-    (tmp_path / "odd.xlsx").write_bytes(b"x")
+    (tmp_path / "odd.docx").write_bytes(b"x")
+    (tmp_path / "sheet.xlsx").write_bytes(b"x")
     (tmp_path / "twice.parquet.gz").write_bytes(b"x")
     write(tmp_path / "empty.jsonl")
     (tmp_path / "header.csv").write_text("answer,context\n")
@@ -393,10 +394,11 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path):
         ("header.csv", DatasetError, "header.csv has no samples"),
         ("bad.jsonl", DatasetError, r"none of the 2 rows of bad can be read; .*bad\.jsonl:1: no output"),
         (
-            "odd.xlsx",
+            "odd.docx",
             SpecError,
-            r"unknown file type 'odd\.xlsx'; supported are \.jsonl.*\.zst, and \.parquet",
+            r"unknown file type 'odd\.docx'; supported are \.jsonl.*\.zst, and \.parquet",
         ),
+        ("sheet.xlsx", SpecError, r"'sheet\.xlsx' is a spreadsheet; save the sheet as CSV"),
         ("twice.parquet.gz", SpecError, r"unknown file type 'twice\.parquet\.gz'"),
         ("clams.jsonl.gz", SpecError, r"no file .*did you mean 'claims\.jsonl\.gz'"),
         ("no/such.jsonl", SpecError, "there is no folder"),

@@ -83,7 +83,7 @@ def test_bad_rows_are_told_and_nothing_is_never_added(call: Call, home: Path) ->
     assert "\x1b" not in done.err
     for word, message in [
         ("none.jsonl", "no file 'none.jsonl'"),
-        ("bad.jsonl", "none of the 1 rows of bad can be read"),
+        ("bad.jsonl", "the only row of bad cannot be read"),
         ("empty.jsonl", "has no samples"),
         ("nothing", "unknown dataset 'nothing'.*; stored: mixed"),
     ]:

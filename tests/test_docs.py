@@ -20,7 +20,7 @@ from typing import Any
 import click
 import pytest
 
-from benchmarks import speed
+from benchmarks import panels, speed
 from benchmarks.quality import __main__ as quality
 from magistrate import cli
 from magistrate._version import __version__
@@ -98,6 +98,7 @@ def command_lines() -> Iterator[tuple[str, str]]:
 
 
 MEASURING = {"benchmarks.quality": quality.command, "benchmarks.speed": speed.command}
+PARSERS = {"benchmarks.panels": panels.parser}
 
 
 def parse(words: list[str], command: click.Command = cli.command) -> click.Context:
@@ -125,12 +126,15 @@ def test_a_command_line_that_is_shown_is_one(tmp_path: Path, monkeypatch: pytest
             assert program in ("make", "magistrate", "python"), "nothing checks it"
             if program == "python":
                 _, module, *rest = rest
-                parse(rest, MEASURING[module])
+                if module in PARSERS:
+                    PARSERS[module]().parse_args(rest)
+                else:
+                    parse(rest, MEASURING[module])
             elif program == "make":
                 assert {each for each in rest if "=" not in each} <= targets, "no such target"
             else:
                 parse(rest)
-        except (AssertionError, KeyError, click.ClickException) as error:
+        except (AssertionError, KeyError, SystemExit, click.ClickException) as error:
             wrong.append(f"{where}: {line}: {error}")
     assert wrong == []
 

@@ -100,30 +100,30 @@ MISTAKES = [
     ("run 'a folder'", 2, "it holds my file.csv"),
     (r"run 'a folder\my file.csv'", 2, "did you mean 'a folder/my file.csv'"),
     ("run empty.csv", 2, "has no samples"),
-    ("run german.csv", 2, "say which with --map output=COLUMN"),
+    ("run german.csv", 2, "give its column with --map output=COLUMN"),
     ("run utf16.csv", 2, "save it as UTF-8"),
     ("run latin.csv", 2, "the only row of latin cannot be read; .*save the file as UTF-8"),
     ("run sheet.xlsx", 2, "save the sheet as CSV"),
     ("run sheet.csv", 2, "save the sheet as CSV"),
-    ("run notes.txt", 2, "readable are .jsonl"),
+    ("run notes.txt", 2, "supported are .jsonl"),
     ("run words.csv", 2, "--labels gut=MEANING,schlecht=MEANING"),
-    ("run bare.csv", 3, "name one with --map context=COLUMN"),
+    ("run bare.csv", 3, "give one with --map context=COLUMN"),
     ("run list.jsonl", 2, "rename it to end in .json"),
     ("run long-list.jsonl", 2, "rename it to end in .json"),
     ("run broken.jsonl", 2, "the first is broken.jsonl:2"),
     (
         "run good.csv --map context=quelle",
         2,
-        "no column 'quelle', which --map asks for; columns: id, question",
+        "no column 'quelle', given by --map; columns: id, question",
     ),
     ("run good.csv --map contxt=context", 2, "did you mean 'context'"),
     ("run good.csv --judge novlty", 2, "did you mean 'novelty'\\?\\); see 'magistrate judges'"),
     ("run good.csv --jugde novelty", 2, "--judge"),
     ("run good.csv --judge novelty --judge novelty", 2, "rename one: --judge novelty:name=OTHER"),
-    ("run good.csv --judge novelty:without=spelling", 2, "fitted without summedits, begin, halueval; not"),
+    ("run good.csv --judge novelty:without=spelling", 2, "without summedits, begin, halueval, but not"),
     ("run good.csv --judge novelty:base_rate=2", 2, "a share of hallucinated outputs in \\(0, 1\\)"),
     ("run good.csv --judge novelty:threshold=2", 2, "unknown option 'threshold'.*; known: base_rate"),
-    ("run good.csv --judge cascade:first=novelty,low=2", 2, "from low to high in \\[0, 1\\]"),
+    ("run good.csv --judge cascade:first=novelty,low=2", 2, "low and high in \\[0, 1\\]"),
     ("run good.csv --max-unread 2", 2, "0.?<=x<=1"),
     ("run good.csv --judge open.yaml", 2, "open.yaml, line 3"),
     ("run good.csv --judge tab.yaml", 2, "spaces, not with tabs"),
@@ -133,7 +133,7 @@ MISTAKES = [
     (f"{ASK} gpt-4o", 2, "see 'magistrate models list'"),
     (f"{ASK} olama:llama3", 2, "did you mean 'ollama'"),
     (f"{ASK} openai:gpt-4o", 2, "set OPENAI_API_KEY"),
-    (f"{ASK} openai:gpt-4o --base-url 127.0.0.1:9", 2, "write it as in --base-url http"),
+    (f"{ASK} openai:gpt-4o --base-url 127.0.0.1:9", 2, "use a form like --base-url http"),
     (
         f"{ASK} openai:gpt-4o --base-url http://127.0.0.1:{{refusing}}/404/v1",
         3,
@@ -141,7 +141,7 @@ MISTAKES = [
     ),
     ("show nothere", 2, "see 'magistrate runs'"),
     ("resume nothere", 2, "see 'magistrate runs'"),
-    ("export last --to report.doc", 2, "end it in .jsonl"),
+    ("export last --to report.doc", 2, "must end in .jsonl"),
     ("init", 2, "magistrate init FILE; here are"),
     ("init german.csv", 2, "say which with --map output=COLUMN"),
     ("init german.csv --map output=antwort", 2, "say which with --map context=COLUMN"),
@@ -171,9 +171,7 @@ def test_a_wrong_key_is_named_and_not_shown(call: Call, desk: Path, monkeypatch:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     with refusing() as port:
         done = call(*f"{ASK} openai:gpt-4o --base-url http://127.0.0.1:{port}/401/v1".split())
-    assert (
-        done.code == 3 and "the key is taken from OPENAI_API_KEY" in done.err and "sk-secret" not in done.err
-    )
+    assert done.code == 3 and "set OPENAI_API_KEY to a key" in done.err and "sk-secret" not in done.err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")

@@ -112,7 +112,8 @@ def test_options_are_shown_as_they_are_set(call: Call) -> None:
 def test_a_rule_is_shown(call: Call) -> None:
     call("new", "help", "--kind", "schema")
     done = call("show", "help.yaml")
-    assert "helpful if rating is at least 4, on a scale of 1 to 5; else unhelpful" in done.out
+    shown = " ".join(done.out.split())
+    assert "helpful if rating is at least 4, on a scale of 1 to 5; else unhelpful" in shown
 
 
 @pytest.mark.parametrize(
@@ -295,7 +296,7 @@ def test_the_schema_of_what_is_written_is_shown(call: Call, script: Script) -> N
     done = call("try", "help.yaml")
     assert done.width <= 80
     assert '        "minItems": 1,' in done.out
-    assert "helpful from rating 4 on" in done.out
+    assert "helpful if rating is at least 4," in done.out
     assert "it says where" in done.out
     data = call("try", "help.yaml", "--json").data
     assert set(data) == {"judge", "asks", "sample", "outcome"}

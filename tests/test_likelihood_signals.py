@@ -250,7 +250,7 @@ def test_what_is_no_list_of_log_probabilities_is_refused_with_its_place(given: o
 
 
 def test_nothing_recorded_is_said() -> None:
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="is missing"):
         recorded_logprobs(Sample("a", "Bern"))
 
 
@@ -307,7 +307,7 @@ def test_shapes_and_places_that_cannot_be_are_refused() -> None:
     for array, places in ((looking()[0], [(0, 1)]), (looking(), []), (looking(), [(0, 9)])):
         with pytest.raises(InputError):
             attention_share(array, places)
-    with pytest.raises(InputError, match="begins"):
+    with pytest.raises(InputError, match="must start"):
         lookback_ratio(looking(), [(0, 2)], begin=0)
 
 

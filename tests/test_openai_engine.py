@@ -237,7 +237,7 @@ def test_exact_is_the_sum_over_the_tokens_of_every_surface(vllm: Standin) -> Non
 
 def test_of_answers_without_any_probability_none_is_chosen() -> None:
     never = -math.inf
-    with pytest.raises(InvalidOutput, match="none of the answers"):
+    with pytest.raises(InvalidOutput, match="no probability to any"):
         exact_choice(YES_NO, [[never, never], [never]], Usage())
     assert exact_choice(YES_NO, [[never, never], [-900.0]], Usage()).probabilities == {
         "supported": 0.0,

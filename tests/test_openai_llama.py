@@ -114,7 +114,7 @@ def test_a_likelihood_is_forced_token_by_token() -> None:
 
 
 def test_answers_that_are_all_impossible_make_no_choice() -> None:
-    with pytest.raises(InvalidOutput, match="none of the answers"):
+    with pytest.raises(InvalidOutput, match="no probability to any"):
         exact_choice(OPTIONS, [[-inf], [-inf, -inf]], Usage())
     assert exact_choice(OPTIONS, [[-inf], [-3.0]], Usage()).best == OPTIONS[1].label
 

@@ -60,7 +60,7 @@ def test_orders_that_agree_decide_and_others_tie() -> None:
     biased, _ = asked(by_order(cases[2][0], cases[2][1]))
     assert isinstance(biased, Verdict)
     assert biased.score == pytest.approx(0.5) and biased.details["first_preferred"] == pytest.approx(0.8)
-    assert "the orders conflict: better where the output stands first" in (biased.explanation or "")
+    assert "the orders conflict: better if the output comes first" in (biased.explanation or "")
     forced, engine = asked(
         [{"first": 0.6, "second": 0.4}, {"first": 0.4, "second": 0.6}], Pairwise(ties=False)
     )

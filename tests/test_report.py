@@ -337,7 +337,7 @@ def test_one_label_for_everything_is_said() -> None:
 
 def test_ranking_by_chance_is_said() -> None:
     text = said(alternating(40), [verdict(i, 0.1 + 0.8 * (i // 2 % 2)) for i in range(40)])
-    assert "On these 40 samples, ranking is not shown to be better than chance" in text
+    assert "On 40 samples, ranking is not shown to be better than chance" in text
     assert "its interval contains .5 (AUROC .50 [.33, .67])" in text
 
 
@@ -419,8 +419,8 @@ remark          2 of 10 samples have no verdict (coverage 80.0%): 1 failed (1 ti
                 (1 over_length). They count for neither label.
 remark          Other gold labels: 1; only 'faithful' and 'hallucinated' are counted.
 remark          Without a gold label: 1 of 10 samples; metrics do not include them.
-remark          On these 6 samples, ranking is not shown to be better than chance: its interval
-                contains .5 (AUROC .89 [.40, .99]).
+remark          On 6 samples, ranking is not shown to be better than chance: its interval contains
+                .5 (AUROC .89 [.40, .99]).
 remark          It does not beat the best trivial baseline on balanced accuracy: .67 against 1.00 by
                 length.
 

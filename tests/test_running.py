@@ -220,7 +220,7 @@ BREAKS: list[tuple[BaseException | Any, str, str]] = [
     (KeyError("x"), "engine_error", "KeyError: 'x'"),
     (TimeoutError("the socket"), "engine_error", "TimeoutError: the socket"),
     (asyncio.CancelledError(), "cancelled", "the engine cancelled the request"),
-    ("a text", "invalid_output", "answers 'a text'"),
+    ("a text", "invalid_output", "returned 'a text'"),
 ]
 
 
@@ -346,7 +346,7 @@ def never(prompt: Prompt) -> Any:
     ("judges", "options", "error", "message"),
     [
         ([], {}, SpecError, "no judge"),
-        ([FAITHFULNESS, FAITHFULNESS], {}, SpecError, "different names"),
+        ([FAITHFULNESS, FAITHFULNESS], {}, SpecError, "two judges are named 'faithfulness'"),
         ([Hallucination()], {}, CapabilityError, "'hallucination' needs constraints"),
     ],
 )

@@ -350,7 +350,7 @@ def test_passages_stand_in_their_order_and_all_are_shown_where_they_are_few() ->
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Sentences(instance("relevance")), "'relevance' says relevant, irrelevant"),
+        (lambda: Sentences(instance("relevance")), "'relevance' has relevant, irrelevant"),
         (
             lambda: Sentences(instance("moderation")),
             "needs a judge with the labels 'faithful' and 'hallucinated'",

@@ -297,10 +297,10 @@ def test_a_sample_is_added_to_a_data_set_once(changing: TestClient, there: Watch
 def test_what_another_program_adds_meanwhile_stays(there: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     add = Store.add_dataset
 
-    def with_another(store: Store, name: str, samples: Any, *, source: str) -> Any:
+    def with_another(store: Store, name: str, samples: Any, *, source: str, by: str | None = None) -> Any:
         monkeypatch.setattr(Store, "add_dataset", add)
         add(store, name, [*store.dataset_samples(first.digest), Sample("theirs", "b")], source="them")
-        return add(store, name, samples, source=source)
+        return add(store, name, samples, source=source, by=by)
 
     with there.open() as store:
         first = store.add_dataset("both", [Sample("first", "a")], source="a test")

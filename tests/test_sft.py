@@ -123,7 +123,7 @@ def test_letters_are_those_that_were_shown(home: Path, tmp_path: Path) -> None:
         "mine", "Is it?\n{{ output }}\n{{ reply }}", {"faithful": 0.0, "hallucinated": 1.0}, permute=True
     )
     run = run_of(judge, said)
-    with pytest.raises(SpecError, match="came from Python"):
+    with pytest.raises(SpecError, match="were created in Python"):
         export_sft(run, tmp_path / "o.jsonl")
     export_sft(run, tmp_path / "o.jsonl", judge)
     for line in lines(tmp_path / "o.jsonl"):
@@ -243,7 +243,7 @@ def test_what_people_marked_becomes_the_reason() -> None:
 
 @pytest.mark.parametrize("words", ["rubric", "sentences", "moderation", "faithfulness:explain=before"])
 def test_a_label_does_not_write_every_answer(words: str) -> None:
-    with pytest.raises(SpecError, match="the label alone does not say what"):
+    with pytest.raises(SpecError, match="a label alone does not determine the answer"):
         answer_of(registry.judge(words))
 
 

@@ -291,7 +291,7 @@ def test_a_version_may_be_asked_for() -> None:
     [
         (
             "faithfullness",
-            r"unknown judge 'faithfullness' \(did you mean 'faithfulness'\?\); known: .*rubric",
+            r"unknown judge 'faithfullness' \(did you mean 'faithfulness'\?\); see 'magistrate judges'",
         ),
         ("", "unknown judge ''"),
         ("windows:of=rubrik", r"unknown judge 'rubrik' \(did you mean 'rubric'\?\)"),

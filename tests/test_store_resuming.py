@@ -72,7 +72,7 @@ def test_a_failure_gives_way_to_what_comes_after_it_and_nothing_else_does(store:
     verdict = Verdict("s0", "j", "faithful", 0.1)
     store.add_outcome(run, failure, replace_failure=True)
     assert store.attempts(run) == {}
-    with pytest.raises(StoreError, match="has an outcome of judge 'j' for sample 's0' already"):
+    with pytest.raises(StoreError, match="already has an outcome of judge 'j' for sample 's0'"):
         store.add_outcome(run, verdict)
     store.add_outcome(run, failure, replace_failure=True)
     assert store.attempts(run) == {("s0", "j"): 2}
@@ -81,7 +81,7 @@ def test_a_failure_gives_way_to_what_comes_after_it_and_nothing_else_does(store:
     assert store.attempts(run) == {("s0", "j"): 3}
     assert list(store.outcomes(run, with_steps=True)) == [verdict]
     for again in (failure, verdict):
-        with pytest.raises(StoreError, match="has an outcome of judge 'j' for sample 's0' already"):
+        with pytest.raises(StoreError, match="already has an outcome of judge 'j' for sample 's0'"):
             store.add_outcome(run, again, replace_failure=True)
     assert list(store.outcomes(run)) == [verdict]
     with pytest.raises(SpecError, match="has no sample 's9'"):
@@ -155,10 +155,10 @@ def test_many_outcomes_are_stored_as_one_by_one(store: Store) -> None:
 def test_of_many_outcomes_the_wrong_one_is_named_and_its_500_are_not_stored(store: Store) -> None:
     run = start(store, 1000)
     outcomes = [Verdict(f"s{i}", "j", "faithful", 0.5) for i in range(1000)]
-    with pytest.raises(StoreError, match="for sample 's3' already"):
+    with pytest.raises(StoreError, match="already has an outcome of judge 'j' for sample 's3'"):
         store.add_outcomes(run, [*outcomes[:700], outcomes[3]])
     assert len(store.judged(run)) == 500
-    with pytest.raises(StoreError, match="for sample 's600' already"):
+    with pytest.raises(StoreError, match="already has an outcome of judge 'j' for sample 's600'"):
         store.add_outcomes(run, [outcomes[600], outcomes[601], outcomes[600]])
     with pytest.raises(SpecError, match="has no sample 's1000'; add samples before"):
         store.add_outcomes(run, [outcomes[600], Verdict("s1000", "j", "faithful", 0.5)])

@@ -55,7 +55,7 @@ def write_file(path: Path, text: str, *, replace: bool) -> None:
         with path.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except FileExistsError:
-        raise SpecError(f"{path} is there already; use --force to replace it") from None
+        raise SpecError(f"{path} already exists; use --force to replace it") from None
     except FileNotFoundError:
         raise SpecError(f"cannot write {path}: there is no folder {path.parent}") from None
     except (OSError, ValueError) as error:

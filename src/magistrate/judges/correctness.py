@@ -125,9 +125,9 @@ def by_code(output: str, right: Sequence[str]) -> tuple[str, str] | None:
     """Return the grade and the reason if code can decide; None if a model is needed.
 
     >>> by_code("Paris.", ["paris"]), by_code("1,000 m", ["1 km"])
-    (('correct', 'it is the expected text'), ('correct', 'it is the same number'))
+    (('correct', 'it is the expected text'), ('correct', 'the number is the same'))
     >>> by_code("2021-05-03", ["May 4, 2021"]), by_code("about 5", ["5"])
-    (('incorrect', 'it is another date'), None)
+    (('incorrect', 'the date is different'), None)
     """
     mine = single_value(output)
     verdicts = [_compared(output, mine, each) for each in right]

@@ -433,7 +433,7 @@ def _folder(kind: type[FolderJudge] | FolderJudge, name: str, folder: Path) -> P
     wanted = kind.FOLDER_FILE
     if wanted is not None and not (path / wanted).is_file():
         others = [f"{other}:{folder}" for other in kinds_of(path)]
-        hint = f"; it is a folder of {' or '.join(others)}" if others else ""
+        hint = f"; use {' or '.join(others)}" if others else ""
         raise SpecError(f"{path} is not the folder of a {name}: it has no {wanted}{hint}")
     return path
 
