@@ -369,7 +369,7 @@ def test_what_cannot_be_is_refused_with_what_is_known(home: Path, call: Call) ->
         (["small", "--with", "missing.csv"], "missing.csv"),
         (["small", "--map", "id=a"], "--with FILE"),
         (["small", "--order", "faithful,rude"], "must include the label 'hallucinated'"),
-        (["small", "--with", "twice.csv"], "annotator 'ann' calls 's1'"),
+        (["small", "--with", "twice.csv"], "annotator 'ann' labels 's1'"),
         (["small", "--with", "strangers.csv"], "no id in strangers.csv is in run small"),
         (["small", "--with", "empty.csv"], "empty.csv"),
         (["small", "--with", "-"], "cannot be read from standard input"),

@@ -128,7 +128,7 @@ def test_a_committee_counts_its_members_and_fails_without_them(tmp_path: Path) -
     assert isinstance(verdict, Verdict) and verdict.label == "better"
     assert verdict.details["left_out"] == 1 and "1 of 3 members failed" in str(verdict.explanation)
     assert "gone for now" in str(verdict.details["members"]), "why it failed stands beside its name"
-    with pytest.raises(EngineError, match="1 of 2 members voted, 2 must; failed"):
+    with pytest.raises(EngineError, match="only 1 of 2 members voted, 2 are needed; failed"):
         few = Committee((Member("a", "You check each figure."), Member("b", "You read.")))
         asyncio.run(few.judge(sample, engine(broken)))
     same = Sample("s", "x", (CONTEXT,), alternatives=("x ",))

@@ -124,7 +124,7 @@ def test_its_recipe_says_what_it_stands_for() -> None:
 
 
 def test_only_a_judge_of_faithfulness_can_stand_behind_it() -> None:
-    with pytest.raises(SpecError, match="says safe, flagged"):
+    with pytest.raises(SpecError, match="has safe, flagged"):
         registry.judge("auto:of=moderation")
     with pytest.raises(SpecError, match=r"option 'explain': .*'never', 'flagged' or 'always'"):
         registry.judge("auto:explain=true")

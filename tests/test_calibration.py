@@ -286,7 +286,7 @@ def test_figures_after_are_of_samples_that_the_map_had_not_seen() -> None:
     chance = np.mean((columns.truth.mean() - columns.truth) ** 2)
     assert np.mean((seen - columns.truth) ** 2) < chance - 0.005  # on its own samples it looks useful
     assert found.after.reliability.brier > chance - 0.005  # on others it is not
-    assert "no better than chance" in " ".join(found.remarks)
+    assert "not shown to rank better than chance" in " ".join(found.remarks)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -400,9 +400,7 @@ def test_too_few_samples_are_refused_with_both_numbers(method: Any) -> None:
 def test_too_few_of_a_class_and_too_few_contexts_are_refused() -> None:
     _, scores = drawn(100)
     few = np.arange(100) < LEAST_OF_EITHER - 1
-    with pytest.raises(
-        InputError, match=rf"{LEAST_OF_EITHER} of either class.*14 hallucinated in 7 contexts"
-    ):
+    with pytest.raises(InputError, match=rf"{LEAST_OF_EITHER} of each class.*14 hallucinated in 7 contexts"):
         fit(told(columns=(few, scores)))
     with pytest.raises(InputError, match="in at least 5 contexts"):
         fit(told(100, per=25))
@@ -450,7 +448,7 @@ def test_a_fold_without_a_threshold_flags_nothing_and_is_counted() -> None:
     scores[[0, 2, 31, 51, 71]] = [0.98, 0.99, 0.95, 0.95, 0.95]
     found = fit(told(columns=(truth, scores), per=4), aim=Aim("precision", least=1.0))
     assert found.unreached == 1
-    assert any(remark.startswith("In 1 of 5 folds no threshold reached") for remark in found.remarks)
+    assert any(remark.startswith("In 1 of 5 folds, no threshold reached") for remark in found.remarks)
 
 
 def test_what_held_out_samples_do_not_show_is_said() -> None:
@@ -525,7 +523,7 @@ def test_a_file_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     for change, says in [
         ({"format": 3}, "has format 3"),
-        ({"kind": "other"}, "is no calibration"),
+        ({"kind": "other"}, "is not a calibration"),
         ({"threshold": 1.5}, "threshold: must be at most 1"),
         ({"threshold": "0.5"}, "threshold: must be a number"),
         ({"method": "magic"}, "method"),
@@ -615,7 +613,7 @@ def test_what_cannot_be_done_is_said(call: Call) -> None:
         (["lab", "--costs", "0/0"], "not both 0"),
         (["lab", "--method", "isotonic"], "at least 200"),
         (["lab", "--to", "c.txt"], "must end in .json"),
-        (["lab", "--to", "no/c.json"], "folder is not there"),
+        (["lab", "--to", "no/c.json"], "folder does not exist"),
         (["lab", "--folds", "1"], "--folds"),
     ]:
         done = call("calibrate", *words)

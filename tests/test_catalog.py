@@ -706,7 +706,7 @@ def test_an_openvino_folder_is_taken_as_it_is(tmp_path: Path, home: Path) -> Non
     folder.mkdir()
     (folder / "openvino_model.xml").write_text('<net><layers><layer type="ReadValue"/></layers></net>')
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<end>", "model_max_length": 1e30}')
-    with pytest.raises(ModelError, match=r"lacks openvino_model.bin, tokenizer.json; needed are"):
+    with pytest.raises(ModelError, match=r"lacks openvino_model.bin, tokenizer.json; it needs"):
         catalogue.locate(folder)
     (folder / "openvino_model.bin").write_bytes(b"weights")
     added = [{"id": 7, "content": "<end>"}, {"id": 3, "content": "<stop>"}]

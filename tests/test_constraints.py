@@ -240,7 +240,11 @@ def test_nothing_heavy_is_imported_with_the_package() -> None:
             "#/anyOf/1/minLength",
             "no value is between minLength 5 and maxLength 3",
         ),
-        ({"type": "array", "items": {"type": "null"}, "minItems": 2, "maxItems": 1}, "#/minItems", "no value"),
+        (
+            {"type": "array", "items": {"type": "null"}, "minItems": 2, "maxItems": 1},
+            "#/minItems",
+            "no value",
+        ),
         ({"type": "string", "enum": [1, 2]}, "#/enum", "no value that type allows"),
         ({"type": "integer", "const": "a"}, "#/const", "no value that type allows"),
         (

@@ -329,7 +329,7 @@ def test_bad_rows_of_frames_are_visible_and_the_others_go_on() -> None:
     with pytest.raises(DatasetError, match="two columns of the frame have the name 'answer'"):
         load(double)
     binary = load(polars.DataFrame({"answer": ["x", "y"], "raw": [None, b"z"]}))
-    assert [s.output for s in binary] == ["x"] and "holds 1 bytes" in str(binary.problems[0])
+    assert [s.output for s in binary] == ["x"] and "contains 1 bytes" in str(binary.problems[0])
 
 
 @settings(max_examples=30, deadline=None)

@@ -198,7 +198,7 @@ def test_an_output_that_is_one_of_its_sources_is_faithful_by_rule(name: str, sam
     assert isinstance(found, Verdict) and engine.prompts == []
     assert (found.label, found.score, found.probability) == ("faithful", 0.0, None)
     if name == "faithfulness":
-        assert found.details["method"] == "rule" and "letter for letter" in str(found.explanation)
+        assert found.details["method"] == "rule" and "identical" in str(found.explanation)
 
 
 def test_an_output_that_only_looks_like_a_source_is_asked_about() -> None:

@@ -250,7 +250,7 @@ def test_what_is_no_list_of_log_probabilities_is_refused_with_its_place(given: o
 
 
 def test_nothing_recorded_is_said() -> None:
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="is missing"):
         recorded_logprobs(Sample("a", "Bern"))
 
 

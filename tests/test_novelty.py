@@ -159,7 +159,7 @@ def test_calibrated_probabilities_give_the_share_back(true: float) -> None:
 def test_an_estimate_is_held_and_needs_scores() -> None:
     assert estimated_base_rate([0.001] * 10) == 0.01
     assert estimated_base_rate([0.999] * 10) == 0.99
-    with pytest.raises(InputError, match="there are none"):
+    with pytest.raises(InputError, match="there are no verdicts"):
         estimated_base_rate([])
 
 
@@ -252,7 +252,7 @@ def test_run_and_judge_take_a_share(call: Call, rows: Path) -> None:
     ("words", "says"),
     [
         (("run", "-", "--base-rate", "estimate"), "can be read only once"),
-        (("run", "ROWS", "--judge", "exact", "--base-rate", ".2"), "none of the judges exact assumes"),
+        (("run", "ROWS", "--judge", "exact", "--base-rate", ".2"), "none of the judges exact uses"),
         (("run", "ROWS", "--base-rate", "20"), "a share between 0 and 1"),
         (("judge", "--output", "x", "--base-rate", "estimate"), "cannot be estimated from one output"),
     ],

@@ -114,7 +114,7 @@ def test_windows_are_those_that_the_server_tells() -> None:
     with running(vllm_like()) as one, running(ollama_like()) as two, running(bare()) as three:
         assert engine(one).info.context_window == 4096
         assert engine(two).info.context_window == 4096
-        assert engine(three).info.ways["window"].startswith("not told")
+        assert engine(three).info.ways["window"].startswith("unknown")
         assert engine(three, "model-a,window=2000").info.context_window == 2000
 
 
@@ -285,4 +285,4 @@ def test_the_doctor_tells_what_broke(call: Callable[..., Any]) -> None:
         (found,) = [each for each in call(*words).data if each["what"] == "probing"]
     assert found["state"] == "note"
     assert "HTTP 500 at chat/completions with logprobs" in found["detail"]
-    assert "asked again" in found["detail"]
+    assert "tested again" in found["detail"]

@@ -133,7 +133,7 @@ def test_models_say_whether_they_are_here_and_what_brings_them(site: str, visit:
     expect(rows).to_have_count(len(told))
     for row, model in zip(rows.all(), told, strict=True):
         expect(row.locator("h2")).to_have_text(model["name"])
-        state = "here as" if model["weights"] else f"magistrate models pull {model['name']}"
+        state = "installed as" if model["weights"] else f"magistrate models pull {model['name']}"
         expect(row.locator(".state")).to_contain_text(state)
 
 

@@ -152,7 +152,7 @@ def test_an_estimate_that_is_no_share_is_none() -> None:
     said = np.where(truth, np.arange(100) % 5 != 0, np.arange(100) % 5 == 0)
     found = prevalence(truth, said.astype(float), np.zeros(500))
     assert found.rogan_gladen.value is found.rogan_gladen.low is None
-    assert "lies below 0: labels and outputs do not fit" in (found.rogan_gladen.undefined or "")
+    assert "is below 0: labels and outputs do not fit" in (found.rogan_gladen.undefined or "")
     value, low, high = found.beyond["rogan_gladen"]
     assert (value, value < 0, low < high < 0) == (pytest.approx(-0.2 / 0.6), True, True)
     full = prevalence(~truth, 1.0 - said, np.ones(500)).rogan_gladen
@@ -267,7 +267,7 @@ def test_errors_of_another_judge_correct_nothing(call: Call) -> None:
         (rows(100, seed=1), "no unlabelled sample"),
         (rows(50, seed=2, labelled=False), "--labelled RUN"),
         ([*rows(29, seed=1), *rows(50, seed=2, labelled=False)], "at least 30 labelled"),
-        ([*rows(60, seed=1, rate=0.01), *rows(50, seed=2, labelled=False)], "5 of either class"),
+        ([*rows(60, seed=1, rate=0.01), *rows(50, seed=2, labelled=False)], "5 of each class"),
     ],
 )
 def test_too_little_is_refused_with_what_there_is(call: Call, data: Any, says: str) -> None:
@@ -345,7 +345,6 @@ def test_labels_and_outputs_that_do_not_fit_together_are_told_of(call: Call) -> 
     assert shown.code == 0 and shown.width <= 80
     text = " ".join(shown.out.split())
     assert (
-        "lies below 0: labels and outputs do not fit together" in text
-        and "which is not a valid share" in text
+        "is below 0: labels and outputs do not fit together" in text and "which is not a valid share" in text
     )
     assert "[.00, .00]" not in text

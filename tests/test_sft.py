@@ -123,7 +123,7 @@ def test_letters_are_those_that_were_shown(home: Path, tmp_path: Path) -> None:
         "mine", "Is it?\n{{ output }}\n{{ reply }}", {"faithful": 0.0, "hallucinated": 1.0}, permute=True
     )
     run = run_of(judge, said)
-    with pytest.raises(SpecError, match="came from Python"):
+    with pytest.raises(SpecError, match="created in Python"):
         export_sft(run, tmp_path / "o.jsonl")
     export_sft(run, tmp_path / "o.jsonl", judge)
     for line in lines(tmp_path / "o.jsonl"):

@@ -116,7 +116,7 @@ def _snake(value: Any) -> Any:
     [
         ({"traceId": ""}, "a span without a trace id"),
         ({"traceId": "0" * 32}, "a trace id must be 32 hex digits, not all 0; got '000"),
-        ({"traceId": "W47/95gDgQPSabYzgT/GDA=="}, "a trace id is 32 hex digits"),
+        ({"traceId": "W47/95gDgQPSabYzgT/GDA=="}, "a trace id must be 32 hex digits"),
         ({"spanId": None}, "a span id must be 16 hex digits, not all 0; got none"),
         ({"spanId": "xyz\x1b[2J"}, "a span id must be 16 hex digits"),
         ({"parentSpanId": "12"}, "a parent's span id must be 16 hex digits"),

@@ -98,7 +98,7 @@ def test_calls_are_held_against_the_tools_that_are_declared() -> None:
         (good, "cancel", "no tool 'cancel'"),
         ('{"city": ', "book", "not JSON"),
         ('{"city": NaN}', "book", "not JSON"),
-        ("[1]", "book", "no JSON object"),
+        ("[1]", "book", "not a JSON object"),
     ):
         found = verdict(ToolSchema(), row(called(arguments, name)))
         assert (found.label, found.score) == (("invalid", 0.0) if told else ("valid", 1.0)), arguments
@@ -151,7 +151,7 @@ def test_what_is_missing_or_cannot_be_read_is_never_valid() -> None:
             Sample("s", "x", metadata={"messages": [{"role": "user", "content": 5}], "tools": OPENAI}),
             "message 1",
         ),
-        (Sample("s", "x", metadata={"tool_calls": 5, "tools": OPENAI}), "no list"),
+        (Sample("s", "x", metadata={"tool_calls": 5, "tools": OPENAI}), "must be a list"),
         (Sample("s", "x", metadata={"tool_calls": [{"arguments": {}}], "tools": OPENAI}), "no name"),
     ):
         assert told in abstained(ToolSchema(), sample)

@@ -67,7 +67,7 @@ def test_the_states_sum_to_what_was_seen_and_nothing_missing_is_0(store: Store, 
     assert judge.rate.share.low < 0.3 < judge.rate.share.high
     assert judge.rate.n == found.states["judged"] and judge.rate.coverage is not None
     assert judge.rate.coverage < 1
-    assert judge.corrected.value is None and "it takes 30 labels" in str(judge.corrected.undefined)
+    assert judge.corrected.value is None and "30 labels are needed" in str(judge.corrected.undefined)
     assert found.day.spent.calls == found.states["judged"] and found.day.budget == {"calls": 50}
     assert json.loads(json.dumps(status(store, clock(), DAY).to_dict()))["rules"][0]["n"] == 60
 
@@ -149,7 +149,7 @@ def test_the_command_shows_it(call: Call, home: Path) -> None:
     assert done.code == 0, done.err
     assert "all v1: 6 answers since" in done.out and "decided    6 judged" in done.out
     assert "novelty: 50.0% [" in done.out and "n=6 for 6, coverage 100.0%" in done.out
-    assert "queue      0 to be judged" in done.out
+    assert "queue      0 waiting" in done.out
     (told,) = json.loads(call("watch", "status", "--json").out)["rules"]
     assert told["states"] == {"judged": 6} and told["judges"][0]["rate"]["share"]["value"] == 0.5
     assert told["queue_age"] is None and told["judges"][0]["corrected"]["value"] is None
