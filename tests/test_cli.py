@@ -408,7 +408,7 @@ def test_what_has_no_room_is_left_out_and_said(call: Call, monkeypatch: pytest.M
     assert "Columns hidden because the terminal is too narrow: licence." in call("models", "list").out
     monkeypatch.setenv("COLUMNS", "200")
     wide = call("models", "list").out
-    assert "Left out" not in wide
+    assert "Columns hidden" not in wide
     assert "Llama 3.2 Community License" in wide
 
 

@@ -228,7 +228,7 @@ def test_a_long_text_keeps_its_beginning_and_what_is_near_a_mark() -> None:
     gaps = [int(n.replace(",", "")) for n in re.findall(r"… ([\d,]+) characters", shown)]
     assert len(gaps) == 2
     assert len(re.sub(r'<span class="gap">.*?</span>|<[^>]+>', "", shown)) + sum(gaps) == len(text)
-    assert "left out" not in marked("x" * 20_000, [], longest=20_000)
+    assert "omitted" not in marked("x" * 20_000, [], longest=20_000)
 
 
 def test_every_claim_is_there_in_words_and_in_both_texts(run: Run, tmp_path: Path) -> None:
