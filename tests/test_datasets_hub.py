@@ -195,7 +195,7 @@ def test_what_the_hub_does_not_give_is_said(hub: Hub, monkeypatch: pytest.Monkey
         (
             "hf://acme/qa",
             DatasetError,
-            "has no revision 'refs/convert/parquet' .*name a file: hf://datasets/",
+            "has no revision 'refs/convert/parquet' .*give a file: hf://datasets/",
         ),
         (
             "hf://datasets/acme/qa/data/tets.parquet",

@@ -199,7 +199,7 @@ def test_the_same_file_is_the_same_run_and_joins_samples_that_are_elsewhere(tmp_
         "hallucinated",
     ]
     assert jury("named", store=store).n_total == 3
-    with pytest.raises(SpecError, match="has a judge 'them' already"):
+    with pytest.raises(SpecError, match="already has a judge 'them'"):
         import_verdicts(texts, "them", scores, into="named", store=store)
     with pytest.raises(SpecError, match="its judges cannot be run here"):
         magistrate.retry("named", store=store)

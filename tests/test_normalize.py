@@ -177,7 +177,7 @@ def test_without_a_depth_recursion_is_an_error_that_says_how() -> None:
         constraint(Tree).require_bounds()
     with pytest.raises(ConstraintError, match="at least 1"):
         constraint(Tree, depth=0)
-    with pytest.raises(ConstraintError, match="no text is allowed"):
+    with pytest.raises(ConstraintError, match="no text has at most"):
         constraint(Endless, depth=9)
 
 

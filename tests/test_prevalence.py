@@ -156,7 +156,7 @@ def test_an_estimate_that_is_no_share_is_none() -> None:
     value, low, high = found.beyond["rogan_gladen"]
     assert (value, value < 0, low < high < 0) == (pytest.approx(-0.2 / 0.6), True, True)
     full = prevalence(~truth, 1.0 - said, np.ones(500)).rogan_gladen
-    assert full.value is None and "lies above 1" in (full.undefined or "")
+    assert full.value is None and "is above 1" in (full.undefined or "")
     assert json.dumps(found.to_dict(), allow_nan=False)
 
 
