@@ -183,7 +183,7 @@ def test_the_counted_ones_are_spread_over_the_whole() -> None:
 def test_what_is_scaled_says_so() -> None:
     found = estimated(samples(*[1] * 30), [Asks()], most=10)
     assert found.estimated_from in range(5, 11)
-    assert f"Extrapolated from {found.estimated_from} samples" in printed(found)
+    assert f"Extrapolated from {found.estimated_from} evenly spaced samples" in printed(found)
     assert "upper bounds" not in printed(found)
     assert "upper bounds" in printed(estimated(samples(1), [Asks()]))
 

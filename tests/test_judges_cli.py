@@ -265,7 +265,7 @@ def test_the_schema_of_what_is_written_is_shown(call: Call, script: Script) -> N
     done = call("try", "help.yaml")
     assert done.width <= 80
     assert '        "minItems": 1,' in done.out
-    assert "helpful from rating 4 on" in done.out
+    assert "helpful if rating is at least 4" in done.out
     assert "it says where" in done.out
     data = call("try", "help.yaml", "--json").data
     assert set(data) == {"judge", "asks", "sample", "outcome"}

@@ -307,7 +307,7 @@ def test_shapes_and_places_that_cannot_be_are_refused() -> None:
     for array, places in ((looking()[0], [(0, 1)]), (looking(), []), (looking(), [(0, 9)])):
         with pytest.raises(InputError):
             attention_share(array, places)
-    with pytest.raises(InputError, match="begins"):
+    with pytest.raises(InputError, match="must start"):
         lookback_ratio(looking(), [(0, 2)], begin=0)
 
 

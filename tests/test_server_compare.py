@@ -344,7 +344,7 @@ def test_until_it_is_there_the_page_says_so_and_looks_again(
     busy(client, gate)
     waiting = client.get("/compare", params={"run": [first, second], "right": "first", "start": 3})
     shown = Html(waiting.text)
-    assert waiting.status_code == 200 and "1 other comes before it" in shown.words
+    assert waiting.status_code == 200 and "1 other is before it" in shown.words
     (region,) = [each for each in shown.all("section") if "data-again" in each]
     (refresh,) = shown.all("meta", **{"http-equiv": "refresh"})
     assert region["id"] == "comparison" and int(region["data-again"]) > 100

@@ -252,7 +252,7 @@ BROKEN = [
     (httpx2.ConnectError("[Errno 111] Connection refused"), EngineError, "check that the server is running"),
     (httpx2.ReadError("reset"), EngineError, "broke"),
     (httpx2.RemoteProtocolError("peer closed connection"), EngineError, "broke"),
-    (httpx2.DecodingError("not gzip"), EngineError, "encoded"),
+    (httpx2.DecodingError("not gzip"), EngineError, "encoding"),
     (httpx2.ReadTimeout("slow"), EngineTimeout, "in time"),
     (httpx2.UnsupportedProtocol("no http://"), EngineGone, "--base-url"),
     (httpx2.LocalProtocolError(f"Illegal header value b'Bearer {KEY}'"), EngineGone, "cannot be sent"),

@@ -79,7 +79,7 @@ def test_the_list_says_what_each_reads_and_needs_and_how_good_it_is(client: Test
     shown = words(client.get("/judges").text)
     assert f"{decimal(headline['auroc'])} AUROC" in shown
     assert "reads context, messages?, input?, output" in shown
-    assert "explain=none" in shown and "cannot judge as it is" in shown
+    assert "explain=none" in shown and "needs options" in shown
 
 
 def test_a_judge_that_cannot_be_loaded_is_listed_with_the_reason(client: TestClient, others: None) -> None:

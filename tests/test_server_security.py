@@ -983,9 +983,9 @@ def test_a_visitor_who_leaves_in_the_middle_leaves_nothing_behind(free: httpx.Cl
     [
         ("", "0 characters"),
         ("short", "5 characters"),
-        ("with a blank in between", "blanks"),
+        ("with a blank in between", "spaces"),
         ("gerechtigkeit-für-alle", "ASCII"),
-        ("newline-in-the-end-000\n", "blanks"),
+        ("newline-in-the-end-000\n", "spaces"),
         ("x" * 600, "600 characters"),
         ("\x00" * 20, "ASCII"),
     ],

@@ -243,7 +243,7 @@ def test_what_people_marked_becomes_the_reason() -> None:
 
 @pytest.mark.parametrize("words", ["rubric", "sentences", "moderation", "faithfulness:explain=before"])
 def test_a_label_does_not_write_every_answer(words: str) -> None:
-    with pytest.raises(SpecError, match="the label alone does not say what"):
+    with pytest.raises(SpecError, match="a label alone does not determine the answer"):
         answer_of(registry.judge(words))
 
 

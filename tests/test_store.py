@@ -344,7 +344,7 @@ def test_outcomes_stream_in_the_order_of_the_samples_over_one_moment(store: Stor
 def test_nothing_is_judged_or_added_twice(store: Store) -> None:
     run = start(store, numbered(2))
     store.add_outcome(run, Failure("s1", "j", "timeout", "slow"))
-    with pytest.raises(StoreError, match=r"has an outcome of judge 'j' for sample 's1' already"):
+    with pytest.raises(StoreError, match=r"already has an outcome of judge 'j' for sample 's1'"):
         store.add_outcome(run, Verdict("s1", "j", "faithful", 0.1))
     with pytest.raises(InputError, match="sample id 's1' is given twice"):
         store.add_samples(run, [Sample("new", "text"), Sample("s1", "other text")])

@@ -436,7 +436,7 @@ def test_a_budget_puts_off_and_never_writes_off(store: Store, clock: Clock, budg
     assert states(store) == {"judged": 10, "budget_deferred": 15}
     waiting = [each for each in store.traces.decisions("all") if each.state == "budget_deferred"]
     assert {each.due_at for each in waiting} == {NOON + timedelta(hours=1)}
-    assert "of this hour are spent" in waiting[0].reason
+    assert "of this hour have been spent" in waiting[0].reason
     clock.now = NOON + timedelta(minutes=59)
     drain(worker)
     assert states(store)["judged"] == 10

@@ -111,7 +111,7 @@ def test_rules_are_read_and_their_schema_agrees(tmp_path: Path) -> None:
             "name: a\njudges: [novelty]\nquiet: soon",
             "line 3, rules.0.quiet: a time must be a number and one of",
         ),
-        ("name: a\njudges: [novelty]\nwhere: {team: {}}", "line 3, rules.0.where.team: says nothing"),
+        ("name: a\njudges: [novelty]\nwhere: {team: {}}", "line 3, rules.0.where.team: has no condition"),
         (
             "name: a\njudges: [novelty]\nwhere: {n: {above: x}}",
             "line 3, rules.0.where.n.above: must be a number",
