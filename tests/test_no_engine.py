@@ -283,7 +283,7 @@ def test_a_run_file_names_folders_from_where_it_lies(shelf: Path, call: Call, ro
         ("shelf:empty", r"empty is not the folder of a shelf: it has no shelf\.txt$"),
         (
             "rack:some/words",
-            r"not the folder of a rack: it has no rack\.txt; it is a folder of shelf:.*some/words",
+            r"no rack\.txt; it is a folder of shelf:.*some/words",
         ),
         ("some/words", r"unknown judge 'some/words'.*there is a folder: use shelf:some/words"),
         ("shelf:some/words,folder=some/words", "an option is set twice"),

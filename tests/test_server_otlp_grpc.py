@@ -138,7 +138,7 @@ def test_without_a_port_there_is_none_and_a_taken_one_is_told(settings: Settings
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SpecError, match=f"port {port} on 127.0.0.1"):
+        with pytest.raises(SpecError, match=f"port {port} of 127.0.0.1"):
             asyncio.run(receive(port))
 
 
