@@ -535,7 +535,7 @@ def test_a_file_with_bad_rows_is_judged_and_the_bad_ones_are_told(model_folder: 
     assert (record["name"], record["tags"], record["dataset"]) == ("n", ["t"], "mine")
     limited = call(*run, "--limit", "2", "--gate", "auroc>=0.5", "--gate", "faithfulness.recall>=0")
     assert limited.code == 1
-    assert "gate failed: faithfulness: auroc rests on 40.0% of the samples" in limited.err
+    assert "gate failed: faithfulness: auroc is based on 40.0% of the samples" in limited.err
     chosen = ["run", "quickstart", "--judge", "faithfulness", "--model", model_folder]
     chosen += ["--sample", "4", "--balance", "label", "--json"]
     one, two = (call(*chosen, "--seed", seed).data for seed in ("3", "3"))

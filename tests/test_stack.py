@@ -401,7 +401,7 @@ def test_families_are_known_by_their_names() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "x"}, "is no stack"),
+        ({"kind": "x"}, "is not a stack"),
         ({"format": 9}, "has format 9, but magistrate"),
         ({"metric": [[1.0]]}, "metric must have 2 rows of 2 numbers"),
         ({"limit": "far"}, "limit"),
