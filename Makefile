@@ -29,7 +29,7 @@ demo-watch: $(WATCH)/.watch  ## watch a small RAG application for half a minute,
 	$(WATCH)/bin/python -m examples.watch.demo
 
 # Tests that take long are marked `full`; `make test` runs a fourteenth of these each day (tests/tiers.py).
-test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: some fifteen minutes on two cores
+test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: some eleven minutes on two cores
 	$(BIN)/magistrate models pull
 	$(PYTEST) -m "today or not full"
 
