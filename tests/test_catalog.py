@@ -500,7 +500,10 @@ def test_an_update_of_a_model_is_pulled_as_a_model_of_its_own(
             for each in (
                 (lambda offer, row: dataclasses.replace(row, size=row.size + 1), "bytes instead of"),
                 (lambda offer, row: offer(cut=4096), "damaged or incomplete|cannot download"),
-                (lambda offer, row: offer(member="elsewhere.gguf"), "does not contain tiny_weights/tiny.gguf"),
+                (
+                    lambda offer, row: offer(member="elsewhere.gguf"),
+                    "does not contain tiny_weights/tiny.gguf",
+                ),
                 (lambda offer, row: offer(b"GGUF and nothing else"), "cannot be read as GGUF"),
             )
         ),
