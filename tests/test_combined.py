@@ -52,6 +52,7 @@ def test_the_score_adds_what_both_say() -> None:
         assert bool(found.claims) == (found.label == "hallucinated"), "what is flagged is shown"
         rare = verdict(output, base_rate=0.1)
         assert log_odds(rare.score) == pytest.approx(odds + log_odds(0.1), abs=1e-6)
+        assert verdict(output, base_rate=1e-300).score < 0.01, "any share that is accepted can be assumed"
 
 
 def test_claims_are_sentences_and_facts_outside_of_them_that_the_context_lacks() -> None:

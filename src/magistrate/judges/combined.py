@@ -81,18 +81,13 @@ class Combined:
         """The judge that compares the meaning."""
         return Detector(size="large", base_rate=self.base_rate)
 
-    @cached_property
-    def novelty(self) -> Novelty:
-        """The judge that compares the wording."""
-        return Novelty(base_rate=self.base_rate)
-
     @property
     def info(self) -> JudgeInfo:
         from magistrate.detectors.large import is_offered
 
         # A wheel does not hold what the large detector has learnt.
         detector = self.detector.info if is_offered() else Detector().info
-        novelty = self.novelty.info
+        novelty = Novelty().info
         return JudgeInfo(
             name=self.name,
             summary="a trained encoder that compares the meaning, and novelty of the wording; asks no model",
@@ -109,21 +104,16 @@ class Combined:
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        counted = await self.novelty.judge(sample, engine)
         if what := strange(sample):
-            if not isinstance(counted, Verdict):
-                return replace(counted, judge=self.name)
-            reason = f"judged by its wording alone ({what}): {counted.explanation}"
-            details = {**counted.details, "detector": what}
-            return replace(counted, judge=self.name, explanation=reason, details=details)
+            return await self._by_wording(sample, engine, what)
+        counted = await Novelty().judge(sample, engine)
         found = await asyncio.to_thread(self.detector.model.detect, sample)
         if found is None:
             return Abstention(sample.id, self.name, "no_output", NOTHING)
         told = weights()
         # Without a verdict of novelty there was nothing to look up, which speaks for neither label.
-        new = counted.score if isinstance(counted, Verdict) else self.base_rate
-        wording = log_odds(new) - log_odds(self.base_rate)
-        odds = told.intercept + told.detector * found.logit + told.novelty * wording
+        new = counted.score if isinstance(counted, Verdict) else EVEN
+        odds = told.intercept + told.detector * found.logit + told.novelty * log_odds(new)
         score = sigmoid(shifted_odds(odds, self.base_rate))
         label = label_of(score, EVEN)
         claims = self._claims(sample, found) if label == HALLUCINATED else ()
@@ -140,6 +130,16 @@ class Combined:
                 "detector": round(found.logit, 4),
                 "novelty": round(new, 4),
             },
+        )
+
+    async def _by_wording(self, sample: Sample, engine: Engine, why: str) -> Outcome:
+        """Judge what the detector cannot read, for the reason `why`."""
+        counted = await Novelty(self.base_rate).judge(sample, engine)
+        if not isinstance(counted, Verdict):
+            return replace(counted, judge=self.name)
+        reason = f"judged by its wording alone ({why}): {counted.explanation}"
+        return replace(
+            counted, judge=self.name, explanation=reason, details={**counted.details, "detector": why}
         )
 
     def _claims(self, sample: Sample, found: Detection) -> tuple[Claim, ...]:
