@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import json_option, store_option
+from magistrate.cli.options import folds_option, json_option, store_option
 from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
@@ -49,13 +49,7 @@ SHARE = click.FloatRange(0, 1, min_open=True)
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="The share of hallucinated outputs where it will be used, if it differs from that of the labels.",
 )
-@click.option(
-    "--folds",
-    type=click.IntRange(2, 20),
-    default=5,
-    show_default=True,
-    help="Number of cross-validation folds.",
-)
+@folds_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of folds and intervals.")
 @click.option(
     "--bins",

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from magistrate.cli.options import json_option, store_option
+from magistrate.cli.options import folds_option, json_option, store_option
 from magistrate.cli.output import console, print_json
 
 EXAMPLE = (
@@ -40,13 +40,7 @@ EXAMPLE = (
     show_default=True,
     help="The metric that judges are compared by, and that the threshold maximizes.",
 )
-@click.option(
-    "--folds",
-    type=click.IntRange(2, 20),
-    default=5,
-    show_default=True,
-    help="Number of cross-validation folds.",
-)
+@folds_option
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of folds, intervals and trainings."
 )

@@ -226,6 +226,17 @@ def json_option(function: Decorated) -> Decorated:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
+def folds_option(function: Decorated) -> Decorated:
+    """Add `--folds`."""
+    return click.option(
+        "--folds",
+        type=click.IntRange(2, 20),
+        default=5,
+        show_default=True,
+        help="Number of cross-validation folds.",
+    )(function)
+
+
 def full_option(function: Decorated) -> Decorated:
     """Add `--full`."""
     return click.option("--full", is_flag=True, help="Print all figures and remarks, not one screen.")(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import json_option, model_options, reading_options
+from magistrate.cli.options import folds_option, json_option, model_options, reading_options
 from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
@@ -46,13 +46,7 @@ EXAMPLE = (
 )
 @click.option("--sample", type=click.IntRange(1), help="N random samples of each --data.")
 @reading_options
-@click.option(
-    "--folds",
-    type=click.IntRange(2, 20),
-    default=5,
-    show_default=True,
-    help="Number of cross-validation folds.",
-)
+@folds_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of --sample and of folds.")
 @model_options
 @json_option

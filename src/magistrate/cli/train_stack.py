@@ -9,6 +9,7 @@ import click
 
 from magistrate.cli.options import (
     Assignment,
+    folds_option,
     json_option,
     limit_options,
     model_options,
@@ -68,13 +69,7 @@ class Replacing(Assignment):
 )
 @click.option("--sample", type=click.IntRange(1), help="N random samples of each --data.")
 @reading_options
-@click.option(
-    "--folds",
-    type=click.IntRange(2, 20),
-    default=5,
-    show_default=True,
-    help="Number of cross-validation folds.",
-)
+@folds_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of --sample and of folds.")
 @click.option("--seen", is_flag=True, help="Also fit weights on data of a family that a part was trained on.")
 @limit_options
