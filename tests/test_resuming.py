@@ -610,6 +610,16 @@ def test_an_open_circuit_ends_the_run_and_keeps_everything(tmp_path: Path) -> No
 # --- budgets --------------------------------------------------------------------------------------
 
 
+def test_calls_are_a_budget(tmp_path: Path) -> None:
+    store, engine = tmp_path / "runs.db", ScriptedEngine(answer)
+    limits = Limits(max_calls=3)
+    run = magistrate.evaluate(rows(10), "faithfulness", model=engine, store=store, limits=limits)
+    assert (run.record.status, run.record.n_verdicts) == ("interrupted", 3)
+    assert run.record.reason == "3 of at most 3 calls have been made (max_calls)"
+    magistrate.resume(run, model=engine, limits=Limits(max_calls=5))
+    assert run.record.n_verdicts == 5, "it counts what was spent before"
+
+
 def test_tokens_are_a_budget_that_a_resumed_run_does_not_get_anew(tmp_path: Path) -> None:
     store, engine = tmp_path / "runs.db", ScriptedEngine(answer)
     one = magistrate.evaluate(rows(1), "faithfulness", model=engine, store=store)

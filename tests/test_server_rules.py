@@ -78,6 +78,8 @@ def test_an_edit_holds_from_the_next_step_until_the_file_changes(site: Site) -> 
     assert "Off:" in site.client.get("/watch/rule?name=all").text
     assert site.come(4) == {"filtered": 1, "judged": 2}, "a rule that is off decides nothing"
     site.post("on", newest=2)
+    noted = [each.details for each in site.store.audit.entries(limit=9) if each.action == "change rule"]
+    assert noted == ["revision 3, on", "revision 2, off", "revision 1, on"]
     assert site.come() == {"filtered": 2, "judged": 2}, "and makes up for it later"
     assert [each.enabled for each in site.store.rule_edits.history("all")] == [True, False, True]
     assert "# for now" not in site.client.get("/watch/rule?name=all&revision=0").text

@@ -91,6 +91,9 @@ def test_a_run_is_started_and_its_samples_are_judged_again(store: Store, client:
         assert "mine@1" in listed and first.dataset_digest[:12] in listed and "from a test" in listed
         assert kept.id in client.get("/datasets/data", params={"stored": "mine@1"}).text
         assert client.get("/start").text.count("ended") == 4
+        noted = [(each.action, each.object, each.details) for each in store.audit.entries(limit=10)]
+        assert len(noted) == 4 and noted[-1][:2] == ("start run", "named:quickstart")
+        assert "novelty" in noted[-1][2] and "regex:pattern=opens" in noted[-1][2]
 
 
 def test_paths_addresses_and_what_is_not_allowed_are_refused(

@@ -403,7 +403,8 @@ def begin(
         calls=calls,
     )
     try:
-        made = starter_of(request).begin(order_of(sent, store, request.app.state.settings))
+        order = order_of(sent, store, request.app.state.settings)
+        made = starter_of(request).begin(order)
     except BusyError as error:
         response = _page(
             request, store, sent, f"too many runs wait already; try again in {error.seconds} s", 429
@@ -412,7 +413,7 @@ def begin(
         return response
     except MagistrateError as error:
         return _page(request, store, sent, str(error), 422)
-    store.audit.add(visitor_of(request).who, "start run", sent.data, " ".join(sent.judges))
+    store.audit.add(visitor_of(request).who, "start run", sent.data, " ".join(map(spelled, order.judges)))
     made.changed.wait(WAIT_SECONDS)
     return RedirectResponse(_address(made), 303)
 
