@@ -627,10 +627,6 @@ def detail_of(reader: JudgeReader, counted: RunFigures | None, query: RunQuery) 
     )
 
 
-def _empty_list(n_all: int) -> ListView:
-    return ListView(lines=(), n=0, n_all=n_all, n_unscored=0, by_score=False, earlier=None, later=None)
-
-
 def _list(
     reader: JudgeReader,
     query: RunQuery,

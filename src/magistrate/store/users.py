@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -16,13 +14,11 @@ from magistrate.errors import SpecError
 from magistrate.store.audit import log_change
 from magistrate.store.labels import checked_annotator
 from magistrate.store.runs import near, shown
-from magistrate.store.schema import stop_writers, users
+from magistrate.store.schema import StorePart, stop_writers, users
 
 Role = Literal["view", "label", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """Each role may do what the roles before it may."""
-
-Transaction = Callable[[], AbstractContextManager[Connection]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +48,8 @@ def checked_user(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Users:
+class Users(StorePart):
     """The users of a store, available as `store.users`. `by` is who makes a change, for the audit log."""
-
-    _writing: Transaction
-    _reading: Transaction
 
     def add(self, name: str, role: Role, *, by: str, now: datetime) -> str:
         """Store a new user and return their token, which is not stored.
