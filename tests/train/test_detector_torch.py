@@ -35,6 +35,7 @@ from magistrate.detectors.weights import POSITIONS, TYPES, float_weights, mpnet_
 from magistrate.detectors.windows import Reader
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.judges.folders import WORK
+from magistrate.training.checkpoint import claimed
 from magistrate.training.detector import training
 from magistrate.training.detector.bases import base
 from magistrate.training.detector.examples import (
@@ -256,6 +257,10 @@ def test_a_training_that_was_stopped_ends_with_the_same_bytes(start: Path, tmp_p
     assert weights_of(part.averaged()) == weights_of(whole.averaged())
     with pytest.raises(InputError, match="other data"):
         Training(from_base(start), every, "others", SCHEDULE, tmp_path / "parts")
+    kept = (tmp_path / "parts" / "training.pt").read_bytes()
+    with claimed(tmp_path / "parts"), pytest.raises(InputError, match="another process is training"):
+        made("parts").run()
+    assert (tmp_path / "parts" / "training.pt").read_bytes() == kept
     (tmp_path / "parts" / "training.pt").write_bytes(b"half")
     with pytest.raises(ModelError, match="--force"):
         made("parts")

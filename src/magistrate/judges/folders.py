@@ -24,8 +24,8 @@ CARD = "README.md"  # description for people
 LONGEST_CARD = 20_000  # characters shown of a card
 WORK = ".training"  # checkpoints of an unfinished training
 KEPT: Mapping[str, tuple[str, ...]] = {
-    "detector": ("training.pt", "training.pt.part", "examples"),
-    "judge": ("state.pt", "state.pt.part", "tokenizer"),
+    "detector": ("training.pt", "training.pt.part", ".lock", "examples"),
+    "judge": ("state.pt", "state.pt.part", ".lock", "tokenizer"),
 }
 """Files in the folder, by what is trained: first the state that training continues from."""
 

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from magistrate.errors import ModelError
+from magistrate.errors import InputError, ModelError
+
+LOCK = ".lock"
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold the folder of a training's state. Raises `InputError` if another process trains there."""
+    from filelock import FileLock, Timeout
+
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        held = FileLock(folder / LOCK).acquire(timeout=0)
+    except Timeout:
+        raise InputError(
+            f"another process is training in {folder}: wait until it ends, or write to another folder"
+        ) from None
+    with held:
+        yield
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:

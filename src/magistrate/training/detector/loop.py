@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from magistrate.errors import InputError, ModelError
-from magistrate.training.checkpoint import load_state, save_state
+from magistrate.training.checkpoint import claimed, load_state, save_state
 from magistrate.training.detector.examples import Example
 from magistrate.training.detector.network import Network, batch_of, loss_of
 from magistrate.training.low_rank import dtype_of
@@ -93,7 +93,15 @@ class Training:
     def run(
         self, seconds: float | None = None, tell: Callable[[Training, float], None] | None = None
     ) -> bool:
-        """Train for at most `seconds`. Returns True once training is done."""
+        """Train for at most `seconds`. Returns True once training is done.
+
+        Raises `InputError` if another process trains in the same folder.
+        """
+        with claimed(self.folder):
+            self._run(seconds, tell)
+        return self.done
+
+    def _run(self, seconds: float | None, tell: Callable[[Training, float], None] | None) -> None:
         began = self.clock()
         saved = -math.inf
         recent: list[float] = []
@@ -112,7 +120,6 @@ class Training:
             if seconds is not None and now - began > seconds:
                 break
         self.save()
-        return self.done
 
     def averaged(self) -> Network:
         """Return the network with the running mean of its weights instead of the last ones."""

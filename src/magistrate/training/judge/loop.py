@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.errors import ModelError, SpecError
-from magistrate.training.checkpoint import load_state, save_state
+from magistrate.training.checkpoint import claimed, load_state, save_state
 from magistrate.training.judge.examples import Example, Examples
 from magistrate.training.judge.trees import Laid, batches, laid
 
@@ -154,7 +154,14 @@ class Training:
         return self._stale >= self._settings.patience
 
     def run(self, seconds: float | None = None, tell: Tell | None = None) -> bool:
-        """Train to the end and return True, or stop after `seconds` and return False, to continue later."""
+        """Train to the end and return True, or stop after `seconds` and return False, to continue later.
+
+        Raises `InputError` if another process trains in the same folder.
+        """
+        with claimed(self._folder):
+            return self._run(seconds, tell)
+
+    def _run(self, seconds: float | None, tell: Tell | None) -> bool:
         began = saved = self._clock()
         if not self._best:
             self._measure(None, tell)
