@@ -349,7 +349,7 @@ def test_ranking_the_wrong_way_round_is_said() -> None:
 def test_a_shortcut_that_does_as_well_is_named() -> None:
     samples = by_id(sample(i, (FAITHFUL, HALLUCINATED)[i % 2], "ab" * (1 + i % 2)) for i in range(40))
     outcomes = [verdict(i, 0.1 + 0.8 * (i % 2)) for i in range(40)]
-    assert "balanced accuracy: 1.00 against 1.00 by length" in said(samples, outcomes)
+    assert "balanced accuracy: 1.00 against 1.00 by length only" in said(samples, outcomes)
 
 
 def test_missing_verdicts_are_said() -> None:
@@ -422,7 +422,7 @@ remark          Without a gold label: 1 of 10 samples; metrics do not include th
 remark          On 6 samples, ranking is not shown to be better than chance: its interval contains
                 .5 (AUROC .89 [.40, .99]).
 remark          It does not beat the best trivial baseline on balanced accuracy: .67 against 1.00 by
-                length.
+                length only.
 
 Brackets: 95 % intervals. Positive: hallucinated. For length and n-gram overlap, the threshold and
 direction are the best ones on this data, and AUROC is max(a, 1 - a): an upper bound for these

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from magistrate._text import counted
 from magistrate.report.formatting import decimal, duration, estimated, numbers, plain, tally
 from magistrate.report.terminal import print_head
-from magistrate.report.values import NAMES, Baseline, JudgeReport, Report
+from magistrate.report.values import Baseline, JudgeReport, Report, name_of
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _figures(report: Report, width: int) -> Table:
             cells.append(duration(judge.seconds_per_sample))
         table.add_row(*cells)
     if measured and (rule := _best_rule(report)) is not None:
-        name = NAMES.get(rule.name, rule.name).replace("\n", " ")
+        name = name_of(rule.name)
         values = [decimal(rule.metrics[metric]) for metric in SHOWN]
         row = [f"rule: {name}", "", *values] if narrow else [f"rule: {name}", "", "", *values, ""]
         table.add_row(*row, style="dim")

@@ -31,7 +31,7 @@ from magistrate.metrics.reliability import reliability
 from magistrate.metrics.spans import SpanScores, Stretch, span_scores
 from magistrate.metrics.thresholds import threshold_gain
 from magistrate.report.formatting import decimal, interval, tally
-from magistrate.report.values import Baseline, JudgeReport, Report, RunFacts
+from magistrate.report.values import Baseline, JudgeReport, Report, RunFacts, name_of
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -294,7 +294,7 @@ def _beside_baselines(report: JudgeReport) -> Iterator[str]:
     if own <= value:
         yield (
             f"It does not beat the best trivial baseline on balanced accuracy: {decimal(own)} against "
-            f"{decimal(value)} by {best.name.replace('_', ' ')}."
+            f"{decimal(value)} by {name_of(best.name)}."
         )
 
 

@@ -309,7 +309,7 @@ def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
     if judge.n_explained:
         yield "explanations", f"{judge.flips} of {judge.n_explained} contradict the label"
     for baseline in judge.baselines[2:]:
-        yield NAMES.get(baseline.name, baseline.name).replace("\n", " "), baseline.rule
+        yield name_of(baseline.name), baseline.rule
     yield "recipe", judge.recipe or "not recorded"
 
 
@@ -494,7 +494,7 @@ def figure(judge: JudgeReport, metric: str) -> str:
 
 def name_of(name: str) -> str:
     """Return the name of a metric or baseline on one line."""
-    return NAMES.get(name, name).replace("\n", " ")
+    return NAMES.get(name, name).replace("\n", " ").replace("_", " ")
 
 
 def _metrics(judge: JudgeReport) -> Iterator[Metric]:

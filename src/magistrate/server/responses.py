@@ -33,7 +33,7 @@ from magistrate.errors import MagistrateError, SpecError, StoreError
 from magistrate.report.export import json_values
 from magistrate.report.formatting import duration, template_environment
 from magistrate.report.html.page import text_of
-from magistrate.report.values import NAMES, matrix
+from magistrate.report.values import matrix, name_of
 from magistrate.server.roles import visitor_of
 from magistrate.watch import otlp
 from magistrate.watch.otlp import PATHS, OtlpError
@@ -168,7 +168,7 @@ def _environment() -> Environment:
         "duration": duration,
         "link": link,
         "matrix": matrix,
-        "metric_name": metric_name,
+        "metric_name": name_of,
         "version": __version__,
     }
     made.filters |= {"ago": ago, "counted": counted, "moment": moment, "number": number}
@@ -182,11 +182,6 @@ def sent(text: str) -> Markup:
     Only lone surrogates are replaced, since a page cannot contain them.
     """
     return Markup(escape(_LONE_SURROGATES.sub("\ufffd", text)).replace("\r", Markup("&#13;")))
-
-
-def metric_name(name: str) -> str:
-    """Return the display name of a metric."""
-    return NAMES.get(name, name).replace("_", " ")
 
 
 def number(value: int) -> str:
