@@ -141,6 +141,7 @@ def test_what_is_not_said_is_not_guessed(call: Call, tmp_path: Path) -> None:
     both_file = written(tmp_path / "both.jsonl", both)
     bare = written(tmp_path / "bare.jsonl", [{"id": "a", "s": 0.2}])
     empty = written(tmp_path / "empty.csv", "id,output,s\n")
+    huge = written(tmp_path / "huge.jsonl", [{**TEXTS[0], "s": 10**400}])
     high = ("--score", "s", "--higher", "worse", "--threshold", "0.5")
     for file, options, message in (
         (labels, ("--label", "verdict"), "labels.jsonl:1: verdict 'ok' is not a known label"),
@@ -151,6 +152,7 @@ def test_what_is_not_said_is_not_guessed(call: Call, tmp_path: Path) -> None:
         (labels, (), "--score COLUMN or --label COLUMN"),
         (scores, high, "scores.jsonl:1: s 4 is outside 0 to 1; give the scale: --scale LOW,HIGH"),
         (scores, ("--score", "t", *BETTER), "t 'x' is not a number"),
+        (huge, high, "huge.jsonl:1: s 1000"),
         (scores, ("--score", "s", "--scale", "1,5"), "direction of scores is unknown; give --higher better"),
         (scores, ("--score", "s", "--scale", "1,5", "--higher", "better"), "--threshold 0.5"),
         (scores, (*high, "--scale", "1,5"), "--threshold must be in (1, 5]"),
