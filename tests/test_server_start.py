@@ -200,6 +200,9 @@ def test_a_run_is_stopped_and_what_waits_or_fails_is_seen(
     assert "Stopped" in client.get(address).text
     assert client.post(f"/start/{running.id}/stop").headers["location"] == f"/runs/{running.run_id}"
     until(lambda: running.state == "stopped")
+    client.post(f"/start/{running.id}/stop")
+    noted = [(each.who, each.object) for each in store.audit.entries(limit=9) if each.action == "stop run"]
+    assert noted == [("(no token)", running.run_id), ("(no token)", "quickstart")], "once each"
     assert store.find_run(running.run_id or "").status == "interrupted"
     monkeypatch.setattr(
         start.Order, "plan", lambda *_: (_ for _ in ()).throw(start.SpecError("the data <b>is gone</b>"))
@@ -207,6 +210,14 @@ def test_a_run_is_stopped_and_what_waits_or_fails_is_seen(
     address = client.post("/start", data=SETTINGS).headers["location"]
     assert "the data &lt;b&gt;is gone&lt;/b&gt;" in client.get(address).text
     assert client.get("/start/nothing").status_code == 404
+
+    def panic(*_: object) -> None:
+        raise BaseException("a panic of a library")
+
+    monkeypatch.setattr(start.Order, "plan", panic)
+    for _ in range(2):
+        address = client.post("/start", data=SETTINGS).headers["location"]
+        assert "an error in the program" in client.get(address).text, "and the next one gets its turn"
     door = threading.Event()
     for _ in range(start.MOST_WAITING + 1):
         starter.jobs.submit(object(), door.wait)

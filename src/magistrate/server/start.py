@@ -235,7 +235,7 @@ class Started:
             self.end("stopped")
         except MagistrateError as error:
             self.end("failed", str(error))
-        except Exception as error:
+        except BaseException as error:  # also a library's panic: the next run must get its turn
             _log.error("start.failed", error=type(error).__name__, message=str(error))
             self.end(
                 "failed", f"an error in the program ({type(error).__name__}); the server's log says more"
@@ -430,9 +430,12 @@ def started(request: Request, id: str) -> Response:
 
 
 @router.post("/start/{id}/stop")
-def stop(request: Request, id: str) -> Response:
+def stop(request: Request, id: str, store: RequestStore) -> Response:
     """Stop a run that was started here; its outcomes are kept, and it can be resumed."""
-    found = starter_of(request).stop(id)
+    found = starter_of(request).find(id)
+    if not found.over:
+        store.audit.add(visitor_of(request).who, "stop run", found.run_id or found.order.shown)
+    starter_of(request).stop(id)
     return RedirectResponse(_address(found), 303)
 
 
