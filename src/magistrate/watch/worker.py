@@ -181,7 +181,8 @@ class Watcher:
         unread = self._traces.unread(trace_id)
         if unread is None:
             return False
-        kinds = sorted({rule.target for rule in self._rules.values()})
+        # Those of rules that are off too: they decide of what came meanwhile once they are on again.
+        kinds = sorted({rule.target for rule in (*self._file.values(), *self._current.values())})
         found: list[Target] | None
         try:
             found = targets(with_events(unread.spans), kinds)
