@@ -224,3 +224,19 @@ def test_a_run_is_stopped_and_what_waits_or_fails_is_seen(
     full = client.post("/start", data=SETTINGS)
     door.set()
     assert full.status_code == 429 and int(full.headers["retry-after"]) > 0
+
+
+def test_a_page_that_is_made_while_another_run_starts_is_whole(app: FastAPI) -> None:
+    """Every request has a thread: what is listed may grow meanwhile."""
+    starter: start.RunStarter = app.state.starter
+
+    class Other:
+        over = False
+
+        @property
+        def run_id(self) -> None:
+            starter._kept[str(len(starter._kept))] = self  # type: ignore[assignment]
+
+    starter._kept["0"] = starter._kept["1"] = Other()  # type: ignore[assignment]
+    assert starter.of_run("another") is None
+    assert len(starter.recent()) == len(starter._kept) == 4

@@ -288,16 +288,18 @@ class RunStarter:
         default_factory=partial(JobQueue, name="magistrate-runs", most_waiting=MOST_WAITING, kept=0)
     )
     _kept: OrderedDict[str, Started] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # every request has a thread
 
     def begin(self, order: Order) -> Started:
         """Execute an order when its turn comes. Raises `BusyError` if too many wait."""
         made = Started(order, self.clock())
         if isinstance(self.jobs.submit(made.id, partial(made.execute, self.place)), Refused):
             raise BusyError(PAUSE)
-        self._kept[made.id] = made
-        over = [id for id, each in self._kept.items() if each.over]
-        for id in over[: max(len(self._kept) - KEPT, 0)]:
-            del self._kept[id]
+        with self._lock:
+            self._kept[made.id] = made
+            over = [id for id, each in self._kept.items() if each.over]
+            for id in over[: max(len(self._kept) - KEPT, 0)]:
+                del self._kept[id]
         return made
 
     def find(self, id: str) -> Started:
@@ -308,11 +310,12 @@ class RunStarter:
 
     def of_run(self, run_id: str) -> Started | None:
         """Return what executes this run now, if it was started here."""
-        return next((each for each in self._kept.values() if each.run_id == run_id and not each.over), None)
+        return next((each for each in self.recent() if each.run_id == run_id and not each.over), None)
 
     def recent(self) -> list[Started]:
         """Return what was started here, the newest first."""
-        return list(reversed(self._kept.values()))
+        with self._lock:
+            return list(reversed(self._kept.values()))
 
     def ahead(self, started: Started) -> int:
         """Return how many runs come before one that waits."""
