@@ -387,7 +387,10 @@ class Watcher:
         async def renew() -> None:
             while True:
                 await asyncio.sleep(self._lease / 3)
-                self._traces.renew(lease, self._until(self._clock()))
+                try:
+                    self._traces.renew(lease, self._until(self._clock()))
+                except StoreError as error:  # a locked store: the lease holds for two more tries
+                    _log.warning("lease.unrenewed", error=_logging.error_text(error))
 
         renewing = asyncio.create_task(renew())
         try:
