@@ -38,12 +38,12 @@ def running(server: uvicorn.Server, listener: socket.socket) -> Iterator[None]:
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     end = time.monotonic() + 20
-    while not server.started:
-        assert thread.is_alive() and time.monotonic() < end, "the server did not start"
-        time.sleep(0.01)
     try:
+        while not server.started:
+            assert thread.is_alive() and time.monotonic() < end, "the server did not start"
+            time.sleep(0.01)
         yield
-    finally:
+    finally:  # also one that starts too late: its socket is closed after this
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive(), "the server did not end"

@@ -164,6 +164,23 @@ def speaks(prompt: Prompt) -> Any:
     return json.dumps({"challenge": {"move": move, "quote": quote, "text": "who says so"}})
 
 
+def test_what_was_played_counts_also_where_a_limit_lets_nothing_go_on(tmp_path: Path) -> None:
+    path, store, ticks = answers(tmp_path / "a.csv"), tmp_path / "s.db", iter(range(0, 1000, 100))
+    first = held(path, store, engine(), limits=Limits(max_calls=20, concurrency=1))
+    assert first.ranking is not None
+    again = arena(
+        path,
+        ArenaSpec(name="a", columns={name: name for name in NAMES}, judge="novelty"),
+        limits=Limits(max_seconds=50),
+        model=engine(),
+        store=store,
+        clock=lambda: float(next(ticks)),
+    )
+    assert again.stopped == "100 seconds have passed (max_seconds)"
+    assert (again.runs, again.spent, again.ranking) == (first.runs, first.spent, first.ranking)
+    assert again.unplayed == first.unplayed
+
+
 def test_both_sides_examine_each_other_until_nothing_new_is_quoted(tmp_path: Path) -> None:
     path, store, model = answers(tmp_path / "a.csv", n=3), tmp_path / "s.db", engine(speaks)
     report = held(path, store, model, cross_examine=5)
@@ -294,8 +311,10 @@ def test_pairs_are_swiss() -> None:
 
 
 def test_the_command_prints_one_table_or_says_what_is_wrong(call: Call, tmp_path: Path) -> None:
-    path = answers(tmp_path / "a.csv")
+    path, typed = answers(tmp_path / "a.csv"), tmp_path / "typed.jsonl"
+    typed.write_text(json.dumps({"input": "How many?", "context": "6", "best": 6, "good": "six"}) + "\n")
     for words, message in (
+        ((typed, "--app", "best", "--app", "good"), "the answer of best must be text, got a number"),
         ((path, "--app", "best"), "2 to 24 candidates"),
         ((path, "--app", "best", "--app", "worst"), "no column 'worst' for --app; columns: id"),
         ((path, "--app", "best", "--app", "best"), "two candidates have the same name"),

@@ -19,6 +19,7 @@ from jsonschema.validators import validator_for
 from jsonschema_specifications import REGISTRY
 from referencing.exceptions import Unresolvable
 
+from magistrate._deadline import Deadline, DeadlineExceeded
 from magistrate.constraints import Lark, check, constraint
 from magistrate.errors import ConstraintError
 from tiers import tries
@@ -378,6 +379,13 @@ def test_the_schema_suite_agrees(split: str) -> None:
 def test_a_schema_that_cannot_be_followed_is_an_error(schema: Any) -> None:
     with pytest.raises(ConstraintError):
         check('"a"', schema)
+
+
+def test_a_long_schema_is_checked_within_the_deadline() -> None:
+    properties = {f"p{at}": {"type": "string", "maxLength": at} for at in range(20_000)}
+    with Deadline(0.2) as deadline, pytest.raises(DeadlineExceeded):
+        check('{"p1": "a"}', {"properties": properties})
+    assert deadline.left > -20, "without one it takes minutes"
 
 
 # --- under the other kinds ----------------------------------------------------------------------

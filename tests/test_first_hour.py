@@ -232,6 +232,10 @@ def test_init_asks_a_person_what_it_cannot_know(
     done = call("init", "german.csv", "--no-ci", stdin="antwort\nquelle\ny\n")
     assert done.code == 0 and "1 faithful, 1 hallucinated" in done.out, done
     assert "Which column is the output" in done.err and "column 'urteil'" in done.err
+    lines = [json.dumps({"output": "a", "context": "b", "label": label}) for label in (1, 0, False, None)]
+    Path("numbers.jsonl").write_text("\n".join(lines))
+    done = call("init", "numbers.jsonl", "--no-ci", "--force", stdin="faithful\nhallucinated\nhallucinated\n")
+    assert done.code == 0 and "1 faithful" in done.out, done.err
     done = call("init", "words.csv", "--no-ci", "--force", stdin="faithful\nhallucinated\n")
     spec, _ = read_spec(Path("magistrate.yaml"))
     assert spec.dataset.labels == {"gut": "faithful", "schlecht": "hallucinated"}, done

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import magistrate
+from magistrate.api import import_verdicts as module
 from magistrate.api.import_verdicts import import_verdicts
 from magistrate.api.jury import jury
 from magistrate.datasets.verdicts import VerdictColumns
@@ -141,6 +142,7 @@ def test_what_is_not_said_is_not_guessed(call: Call, tmp_path: Path) -> None:
     both_file = written(tmp_path / "both.jsonl", both)
     bare = written(tmp_path / "bare.jsonl", [{"id": "a", "s": 0.2}])
     empty = written(tmp_path / "empty.csv", "id,output,s\n")
+    huge = written(tmp_path / "huge.jsonl", [{**TEXTS[0], "s": 10**400}])
     high = ("--score", "s", "--higher", "worse", "--threshold", "0.5")
     for file, options, message in (
         (labels, ("--label", "verdict"), "labels.jsonl:1: verdict 'ok' is not a known label"),
@@ -151,6 +153,7 @@ def test_what_is_not_said_is_not_guessed(call: Call, tmp_path: Path) -> None:
         (labels, (), "--score COLUMN or --label COLUMN"),
         (scores, high, "scores.jsonl:1: s 4 is outside 0 to 1; give the scale: --scale LOW,HIGH"),
         (scores, ("--score", "t", *BETTER), "t 'x' is not a number"),
+        (huge, high, "huge.jsonl:1: s 1000"),
         (scores, ("--score", "s", "--scale", "1,5"), "direction of scores is unknown; give --higher better"),
         (scores, ("--score", "s", "--scale", "1,5", "--higher", "better"), "--threshold 0.5"),
         (scores, (*high, "--scale", "1,5"), "--threshold must be in (1, 5]"),
@@ -210,6 +213,26 @@ def test_the_same_file_is_the_same_run_and_joins_samples_that_are_elsewhere(tmp_
     assert other.new and other.run.id != first.run.id, "read in another way it is another run"
     with Store.open(store) as opened:
         assert len(opened.runs()) == 2
+
+
+def test_two_imports_into_a_run_at_once_are_both_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, columns = tmp_path / "s.db", VerdictColumns(score="s", higher="worse", threshold=0.5)
+    run = magistrate.evaluate(TEXTS, "novelty", store=store, progress=False)
+    file = written(tmp_path / "v.jsonl", [{"id": each["id"], "s": 0.2} for each in TEXTS])
+    joined = module._Import.joined
+
+    def late(self: Any, *given: Any) -> Any:
+        if self.judge == "one":
+            assert import_verdicts(file, "two", columns, into=run.id, store=store).new
+        return joined(self, *given)
+
+    monkeypatch.setattr(module._Import, "joined", late)
+    for new in (True, False):
+        assert [
+            import_verdicts(file, judge, columns, into=run.id, store=store).new for judge in ("one", "two")
+        ] == [new, False]
 
 
 def test_a_run_with_an_imported_judge_is_retried_without_it(tmp_path: Path) -> None:

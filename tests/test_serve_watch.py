@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from magistrate.errors import StoreError
 from magistrate.server.app import create_app
 from magistrate.server.settings import Settings
+from magistrate.server.watcher import _WorkerThread
 from magistrate.store import Store
 from magistrate.types import HALLUCINATED, Verdict
 from magistrate.watch.outputs import SendPart
@@ -97,6 +99,20 @@ def test_a_rule_whose_judge_cannot_be_made_keeps_the_server_from_starting(tmp_pa
     )
     with pytest.raises(Exception, match=r"no/such/model"), TestClient(create_app(place)):
         pass
+
+
+def test_a_server_that_cannot_start_leaves_nothing_open(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    path.write_bytes(b"this is no database, and never was one")
+    found = settings(path, "name: people\njudges: [novelty]")
+    app, worker = create_app(found), _WorkerThread(found.store, found.rules, ())
+    with pytest.raises(StoreError), TestClient(app):
+        pass
+    assert not app.state.counter._thread.is_alive()
+    with pytest.raises(StoreError):
+        worker.start()
+    worker._thread.join(10)
+    assert worker._loop.is_closed()
 
 
 def test_grpc_without_rules_is_refused(call: Call) -> None:

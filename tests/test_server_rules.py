@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -92,6 +93,29 @@ def test_an_edit_holds_from_the_next_step_until_the_file_changes(site: Site) -> 
     site.worker = watcher(site.store, [later], site.clock, site.judge)
     record = site.store.traces.rule("all")
     assert record is not None and record.spec["sample"] == {"rate": 0.5} and "where" not in record.spec
+
+
+def test_a_rule_that_is_off_loses_no_calls(place: str) -> None:
+    """What the other rule has read meanwhile is about answers only, but calls are noted too."""
+    site = Site(place, TEXT, "name: calls\ntarget: call\njudges: [novelty]")
+    asked = {"llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": "134,000"}
+    asked |= {"openinference.span.kind": "LLM", "output.value": "Bern has 134,000 people."}
+
+    def come(number: int, span: str, **attributes: str) -> dict[str, int]:
+        chain, _ = answer(number)
+        late = replace(chain, span_id=span * 16, parent_id=chain.span_id, attributes=attributes)
+        site.store.traces.put([chain, late], site.clock())
+        site.clock.pass_(seconds=400)
+        _async.run(site.worker.drain())
+        return site.store.traces.counts("calls")
+
+    with site.store:
+        assert come(1, "c", **asked) == {"judged": 1}
+        site.post("off", name="calls")
+        assert come(2, "c", **asked) == {"judged": 1}
+        assert come(1, "d") == {"judged": 1}, "a later span supersedes nothing"
+        site.post("on", name="calls", newest=1)
+        assert site.come() and site.store.traces.counts("calls") == {"judged": 2}
 
 
 def test_what_is_wrong_is_told_with_its_line_and_nothing_is_saved(site: Site) -> None:

@@ -486,9 +486,12 @@ def test_a_server_that_begins_anew_knows_no_sessions(locked: httpx.Client) -> No
 
 def test_sessions_are_bounded_and_the_newest_are_kept(clock: Clock) -> None:
     sessions = Sessions(clock, 60)
+    other = sessions.begin(b"other")
     ids = [sessions.begin(b"token") for _ in range(1500)]
+    assert sessions.token_of(sessions.begin(b"third")) == b"third"
+    assert sessions.token_of(other) == b"other", "nobody ends the sessions of others"
     assert len(set(ids)) == 1500
-    assert [sessions.token_of(each) for each in (ids[0], ids[499], ids[500], ids[-1])] == [
+    assert [sessions.token_of(each) for each in (ids[0], ids[501], ids[502], ids[-1])] == [
         None,
         None,
         b"token",

@@ -200,6 +200,9 @@ def test_a_run_is_stopped_and_what_waits_or_fails_is_seen(
     assert "Stopped" in client.get(address).text
     assert client.post(f"/start/{running.id}/stop").headers["location"] == f"/runs/{running.run_id}"
     until(lambda: running.state == "stopped")
+    client.post(f"/start/{running.id}/stop")
+    noted = [(each.who, each.object) for each in store.audit.entries(limit=9) if each.action == "stop run"]
+    assert noted == [("(no token)", running.run_id), ("(no token)", "quickstart")], "once each"
     assert store.find_run(running.run_id or "").status == "interrupted"
     monkeypatch.setattr(
         start.Order, "plan", lambda *_: (_ for _ in ()).throw(start.SpecError("the data <b>is gone</b>"))
@@ -207,9 +210,33 @@ def test_a_run_is_stopped_and_what_waits_or_fails_is_seen(
     address = client.post("/start", data=SETTINGS).headers["location"]
     assert "the data &lt;b&gt;is gone&lt;/b&gt;" in client.get(address).text
     assert client.get("/start/nothing").status_code == 404
+
+    def panic(*_: object) -> None:
+        raise BaseException("a panic of a library")
+
+    monkeypatch.setattr(start.Order, "plan", panic)
+    for _ in range(2):
+        address = client.post("/start", data=SETTINGS).headers["location"]
+        assert "an error in the program" in client.get(address).text, "and the next one gets its turn"
     door = threading.Event()
     for _ in range(start.MOST_WAITING + 1):
         starter.jobs.submit(object(), door.wait)
     full = client.post("/start", data=SETTINGS)
     door.set()
     assert full.status_code == 429 and int(full.headers["retry-after"]) > 0
+
+
+def test_a_page_that_is_made_while_another_run_starts_is_whole(app: FastAPI) -> None:
+    """Every request has a thread: what is listed may grow meanwhile."""
+    starter: start.RunStarter = app.state.starter
+
+    class Other:
+        over = False
+
+        @property
+        def run_id(self) -> None:
+            starter._kept[str(len(starter._kept))] = self  # type: ignore[assignment]
+
+    starter._kept["0"] = starter._kept["1"] = Other()  # type: ignore[assignment]
+    assert starter.of_run("another") is None
+    assert len(starter.recent()) == len(starter._kept) == 4

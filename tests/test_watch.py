@@ -13,7 +13,8 @@ from datetime import timedelta
 import pytest
 
 from magistrate import _async
-from magistrate.errors import EngineBusy, EngineGone
+from magistrate.engines.base import Engine
+from magistrate.errors import EngineBusy, EngineGone, StoreError
 from magistrate.store import Store
 from magistrate.store.decisions import Change, Leased
 from magistrate.store.traces import Traces
@@ -370,6 +371,31 @@ def test_an_answer_after_the_lease_is_not_stored(place: str, store: Store, clock
         assert [(each.score) for each in store.outcomes(store.runs()[0].id)] == [0.1]  # type: ignore[union-attr]
         spent = sum(each.spent.calls for each in store.traces.hours("all", clock()))
         assert spent == 2  # both were paid for
+
+
+def test_a_lease_that_cannot_be_renewed_once_is_renewed_next_time(store: Store, clock: Clock) -> None:
+    """A store that is locked for a moment ends no worker, and no answer is judged by two."""
+    renewed = list[bool]()
+
+    class Locked(Traces):
+        def renew(self, *told: object) -> None:
+            renewed.append(bool(renewed))
+            if len(renewed) == 1:
+                raise StoreError("the database is locked")
+            super().renew(*told)  # type: ignore[arg-type]
+
+    class Slow(Obedient):
+        async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+            async with asyncio.timeout(10):
+                while len(renewed) < 3:  # noqa: ASYNC110 (another task renews)
+                    await asyncio.sleep(0.01)
+            return await super().judge(sample, engine)
+
+    worker = watcher(store, rules(RULE), clock, Slow(lambda sample: 0.9), lease=0.15)
+    worker._traces = Locked(store.traces._writing, store.traces._reading)
+    store.traces.put(answer(1), clock())
+    settled(store, clock, worker)
+    assert states(store) == {"judged": 1} and renewed[:3] == [False, True, True]
 
 
 def _step(worker: Watcher) -> bool:

@@ -6,7 +6,7 @@ import json
 import os
 import random
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from email import message_from_string
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from magistrate import _async
 from magistrate._yaml import parse_document
 from magistrate.errors import EngineBusy, SpecError
 from magistrate.store import Store
+from magistrate.store.traces import Traces
 from magistrate.types import Sample
 from magistrate.watch.alert_rules import AlertPart, SinkPart
-from magistrate.watch.alerts import Alerts, Seen, decide
+from magistrate.watch.alerts import Alerts, Seen, decide, look
 from magistrate.watch.rules import RuleFile, read_rule_file, rule_file_of
 from magistrate.watch.sinks import SinkError, sink
 from receivers import Collector, Mailbox, listening, mail_server
@@ -126,6 +127,31 @@ def test_both_windows_have_to_pass_the_bound_and_the_short_one_clears_it() -> No
         assert not decide(alert, seen(*values), was_firing=False), values
     for values, goes_on in (((0.93, 1.0), True), ((0.95, 0.5), False), ((None, None), True)):
         assert decide(alert, seen(*values), was_firing=True) is goes_on, values
+
+
+def test_an_alert_without_a_judge_is_about_the_last_one(store: Store, clock: Clock) -> None:
+    """Where the first judge was sure of all, the last one has no rate, and not the first one's."""
+    file = rule_file_of(
+        parse_document(
+            "rules:\n  - {name: all, judges: [novelty, detector]}\n"
+            "alerts:\n  - {name: a, when: flag_rate > 0.5, windows: [1h, 6h]}\n",
+            "rules.yaml",
+        )
+    )
+    (rule,), (alert,) = file.rules, file.alerts
+    first = {"judge": "novelty", "kind": "verdict", "label": "hallucinated", "score": 0.9, "inclusion": 1.0}
+    last = {**first, "judge": "detector", "label": "faithful", "score": 0.1}
+    store.traces.register(rule.name, rule.plain(), rule.digest, clock())
+
+    def seen(*asked: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        rows = [(clock(), "t", "t.s", "judged", 1.0, each) for each in asked]
+        (record,) = store.watched.rules()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Traces, "answers", lambda *_: rows)
+            return [each.value for each in look(store, record, alert, clock())]
+
+    assert seen([first]) == [None, None]
+    assert seen([first], [first, last], [first]) == [0, 0]
 
 
 def test_what_waits_failed_and_was_spent_can_be_bounded(store: Store, clock: Clock, tmp_path: Path) -> None:
@@ -287,6 +313,9 @@ def test_a_test_message_goes_to_each_sink(call: Call, home: Path, monkeypatch: p
         ("alerts:\n  - {name: a, when: coverage < 1, windows: [6h, 1h]}", "shortest first"),
         ("alerts:\n  - {name: a, when: coverage < 0.9, clear: 0.8}", "is itself beyond"),
         ("alerts:\n  - {name: a, when: coverage < 1, rule: b}", "no rule 'b'; known: all"),
+        ("alerts:\n  - {name: a, when: coverage < 1, judge: novel}", "no judge 'novel'; known: novelty"),
+        ("alerts:\n  - {name: a, when: coverage < 1, windows: [999999w]}", "at most 36500d"),
+        ("keep_days: 1e9", "line 4, keep_days: must be at most 36500"),
         ("alerts:\n  - {name: a, when: coverage < 1, to: [b]}", "no sink 'b'; known: there are none"),
         ("sinks:\n  a: {}", "must be exactly one of webhook, mail, file"),
         ("sinks:\n  a: {webhook: {url: 'http://h', url_env: H}}", "needs either url or url_env"),

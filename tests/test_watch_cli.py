@@ -119,6 +119,8 @@ def test_rules_are_read_and_their_schema_agrees(tmp_path: Path) -> None:
         ("name: a\njudges: [novelty]\ntarget: trace", "line 3, rules.0.target: must be 'answer' or 'call'"),
         ("name: a\njudges: [novelty]\nbudget: {week: {}}", "line 3, rules.0.budget.week: unknown key"),
         ("judges: [novelty]", "line 1, rules.0.name: is missing"),
+        ("name: a\njudges: [novelty]\nkeep: 999999w", "line 3, rules.0.keep: a time must be at most 36500d"),
+        ("name: a\njudges: [novelty]\nquiet: 1e12", "line 3, rules.0.quiet: must be at most 3.1536e+09"),
     ],
 )
 def test_what_cannot_be_used_is_told_with_its_line(tmp_path: Path, wrong: str, told: str) -> None:
@@ -135,9 +137,19 @@ def test_what_cannot_be_used_is_told_with_its_line(tmp_path: Path, wrong: str, t
 
 def test_a_time_is_a_number_and_a_unit() -> None:
     assert duration("90s").total_seconds() == 90
-    for wrong in ("", "7", "d", "-1d", "1.5h", "9999999d", "7 d"):
+    assert duration("5000w").days == 35_000
+    for wrong in ("", "7", "d", "-1d", "1.5h", "9999999d", "7 d", "36501d", "999999w"):
         with pytest.raises(SpecError):
             duration(wrong)
+
+
+def test_a_time_before_all_dates_is_refused_in_a_sentence(call: Call, rules: Path) -> None:
+    for words in (
+        ("run", "--rules", rules, "--once", "--since", "999999w"),
+        ("pull", "phoenix", "http://127.0.0.1:9", "--since", "999999w"),
+    ):
+        done = call("watch", *words)
+        assert done.code == 2 and "a time must be at most 36500d, got 999999w" in done.err, words
 
 
 def test_a_file_is_judged_and_again_changes_nothing(call: Call, rules: Path, spans: Path, home: Path) -> None:

@@ -26,7 +26,7 @@ from magistrate.api.stored import StorePlace, judged
 from magistrate.datasets import load
 from magistrate.datasets.fields import check_mapping, plain
 from magistrate.datasets.files import open_file
-from magistrate.datasets.rows import Problem, RowError, Tally
+from magistrate.datasets.rows import Problem, RowError, Tally, kind_of
 from magistrate.datasets.samples import at_path, columns_of, to_sample, without_path
 from magistrate.engines.base import Engine
 from magistrate.engines.models import default as default_model
@@ -136,7 +136,8 @@ def read_questions(
 ) -> tuple[list[Sample], dict[str, dict[str, str]]]:
     """Return the rows of a file as samples without outputs, and the answers by application and sample id.
 
-    Blank answers are missing. Raises `DatasetError` for a column that no row has.
+    Blank answers are missing. Raises `DatasetError` for a column that no row has, and for answers that are
+    no text.
     """
     fields, source, tally = check_mapping(mapping), open_file(file), Tally()
     samples: dict[str, Sample] = {}
@@ -159,13 +160,16 @@ def read_questions(
             found = to_sample(rest, id=row.id, mapping=fields, need_output=False, cells=row.cells)
             if found.id in samples:
                 raise RowError(f"the id {plain(repr(found.id))} is given twice")
+            for name, answer in said.items():
+                if not isinstance(answer, str | None):
+                    raise RowError(f"the answer of {plain(name)} must be text, got {kind_of(answer)}")
         except RowError as error:
             tally.problem(row.problem(str(error)))
             continue
         tally.read += 1
         samples[found.id] = replace(found, output="", alternatives=(), label=None, spans=())
         for name, answer in said.items():
-            if isinstance(answer, str) and answer.strip():
+            if answer is not None and answer.strip():
                 answers[name][found.id] = answer
     tally.refuse(source.shown, 0.0)
     if not samples:
@@ -366,21 +370,30 @@ class _Arena:
         if record is not None and record.status == "done":
             plan = replace(plan, cost=cost)
         else:
-            plan = replace(plan, limits=self._left(), cost=cost)
+            try:
+                plan = replace(plan, limits=self._left(), cost=cost)
+            except _Stopped:
+                self._count(phase, record, cost)
+                raise
             plan.check()
         if record is None:
             record = (await self.session.start(plan, self.watcher)).record
         elif record.status != "done":
             record = (await self.session.resume(record, plan, self.watcher)).record
-        self.runs[phase] = record.id
-        spent = self.session.store.spent(record.id)
-        self.spent += spent
-        self.paid += 0.0 if cost is None else cost(spent)
+        self._count(phase, record, cost)
         if record.status != "done":
             self._note(phase, samples, len(plan.judges), record)
             raise _Stopped(f"{name}: {record.reason or record.status}")
         del self.planned[phase]
         return record
+
+    def _count(self, phase: str, record: RunRecord | None, cost: Cost | None) -> None:
+        """Count what was played and spent in a phase; nothing if it has no run."""
+        if record is not None:
+            self.runs[phase] = record.id
+            spent = self.session.store.spent(record.id)
+            self.spent += spent
+            self.paid += 0.0 if cost is None else cost(spent)
 
     def _note(self, phase: str, samples: Sequence[Sample], n_judges: int, record: RunRecord | None) -> None:
         """Note what a phase has still to do."""

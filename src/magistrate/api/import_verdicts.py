@@ -141,6 +141,7 @@ def _into(store: Store, record: RunRecord, work: _Import, how: Mapping[str, Any]
         raise SpecError(f"run {record.id} is not finished; finish it first: magistrate resume {record.id}")
     outcomes, strangers = work.joined(list(store.samples(record.id)), f"run {record.id}")
     with store.hold(record.id):
+        imported = imported_of(store.find_run(record.id))  # others may have imported meanwhile
         work.write(store, record.id, outcomes, {**imported, judge: note})
     return Imported(run, judge, True, work.found.problems, strangers)
 

@@ -157,7 +157,8 @@ def _meanings(
     if field is None or not somebody_is_there():
         return {}
     said: dict[str, str] = {}
-    for value in dict.fromkeys(str(row.get(columns[field]) or "") for row in rows):
+    given = (row.get(columns[field]) for row in rows)
+    for value in dict.fromkeys(str(each) for each in given if each is not None):  # 0 and false are values
         try:
             label_of(field, value, check_labels({**labels, **said}))
         except UnknownLabel:

@@ -52,7 +52,7 @@ def schema() -> int:
 )
 @click.option(
     "--keep-days",
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0, 36_500, min_open=True),
     metavar="DAYS",
     help="Delete traces that have received no span for this long, with everything derived from them "
     "(default: as the rules say, else never).",

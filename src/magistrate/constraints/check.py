@@ -312,7 +312,8 @@ def _validators(text: str, texts: Frozen | None) -> tuple[Any, Any]:
 
     schema = json.loads(text)
     dialect = validator_for(schema, default=Draft202012Validator)
-    error = best_match(dialect(dialect.META_SCHEMA).iter_errors(schema))
+    form = bounded_class(validator_for(dialect.META_SCHEMA, default=dialect), python_search)
+    error = best_match(form(dialect.META_SCHEMA, registry=specifications()).iter_errors(schema))
     if error is not None:
         raise ConstraintError(error.message, pointer_to(*error.absolute_path))
     # jsonschema returns to its own classes where a schema names its dialect, so the name is removed.

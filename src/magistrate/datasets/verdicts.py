@@ -233,7 +233,7 @@ class _Reading:
         try:
             number = YES_OR_NO.get(str(value).strip().lower(), value)
             number = float(number if isinstance(number, str | int | float) else "")
-        except ValueError:
+        except (ValueError, OverflowError):  # the second for whole numbers beyond every float
             raise RowError(f"{column} {plain(repr(value))} is not a number") from None
         if not low <= number <= high:
             raise RowError(

@@ -65,13 +65,15 @@ def create_app(settings: Settings) -> FastAPI:
         warm_up()
         app.state.counter.start()
         receiver = otlp_grpc.receiver(app.state.ingest, settings, app.state.find_user)
-        async with receiver as app.state.grpc_port, watching(settings):
-            yield
-        app.state.judging.close()
-        app.state.starter.close()
-        app.state.counter.stop()
-        app.state.jobs.close()
-        app.state.stores.close()
+        try:
+            async with receiver as app.state.grpc_port, watching(settings):
+                yield
+        finally:  # also where the server cannot start
+            app.state.judging.close()
+            app.state.starter.close()
+            app.state.counter.stop()
+            app.state.jobs.close()
+            app.state.stores.close()
 
     app = FastAPI(
         title="Magistrate",

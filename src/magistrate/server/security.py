@@ -25,7 +25,7 @@ import re
 import secrets
 import socket
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from math import ceil
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -179,11 +179,16 @@ class Sessions:
         self._active: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()  # end and token, oldest first
 
     def begin(self, token: bytes) -> str:
-        """Create a session for the token with this digest and return its id."""
-        while self._active and (
-            len(self._active) >= MOST_SESSIONS or next(iter(self._active.values()))[0] <= self._clock()
-        ):
+        """Create a session for the token with this digest and return its id.
+
+        If there are too many, the oldest one of the token that has most ends, so that nobody can end those of
+        others.
+        """
+        while self._active and next(iter(self._active.values()))[0] <= self._clock():
             self._active.popitem(last=False)
+        if len(self._active) >= MOST_SESSIONS:
+            ((most, _),) = Counter(of for _, of in self._active.values()).most_common(1)
+            del self._active[next(key for key, (_, of) in self._active.items() if of == most)]
         made = secrets.token_urlsafe(32)
         self._active[_key(made)] = self._clock() + self.seconds, token
         return made

@@ -235,7 +235,7 @@ class Started:
             self.end("stopped")
         except MagistrateError as error:
             self.end("failed", str(error))
-        except Exception as error:
+        except BaseException as error:  # also a library's panic: the next run must get its turn
             _log.error("start.failed", error=type(error).__name__, message=str(error))
             self.end(
                 "failed", f"an error in the program ({type(error).__name__}); the server's log says more"
@@ -288,16 +288,18 @@ class RunStarter:
         default_factory=partial(JobQueue, name="magistrate-runs", most_waiting=MOST_WAITING, kept=0)
     )
     _kept: OrderedDict[str, Started] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # every request has a thread
 
     def begin(self, order: Order) -> Started:
         """Execute an order when its turn comes. Raises `BusyError` if too many wait."""
         made = Started(order, self.clock())
         if isinstance(self.jobs.submit(made.id, partial(made.execute, self.place)), Refused):
             raise BusyError(PAUSE)
-        self._kept[made.id] = made
-        over = [id for id, each in self._kept.items() if each.over]
-        for id in over[: max(len(self._kept) - KEPT, 0)]:
-            del self._kept[id]
+        with self._lock:
+            self._kept[made.id] = made
+            over = [id for id, each in self._kept.items() if each.over]
+            for id in over[: max(len(self._kept) - KEPT, 0)]:
+                del self._kept[id]
         return made
 
     def find(self, id: str) -> Started:
@@ -308,11 +310,12 @@ class RunStarter:
 
     def of_run(self, run_id: str) -> Started | None:
         """Return what executes this run now, if it was started here."""
-        return next((each for each in self._kept.values() if each.run_id == run_id and not each.over), None)
+        return next((each for each in self.recent() if each.run_id == run_id and not each.over), None)
 
     def recent(self) -> list[Started]:
         """Return what was started here, the newest first."""
-        return list(reversed(self._kept.values()))
+        with self._lock:
+            return list(reversed(self._kept.values()))
 
     def ahead(self, started: Started) -> int:
         """Return how many runs come before one that waits."""
@@ -430,9 +433,12 @@ def started(request: Request, id: str) -> Response:
 
 
 @router.post("/start/{id}/stop")
-def stop(request: Request, id: str) -> Response:
+def stop(request: Request, id: str, store: RequestStore) -> Response:
     """Stop a run that was started here; its outcomes are kept, and it can be resumed."""
-    found = starter_of(request).stop(id)
+    found = starter_of(request).find(id)
+    if not found.over:
+        store.audit.add(visitor_of(request).who, "stop run", found.run_id or found.order.shown)
+    starter_of(request).stop(id)
     return RedirectResponse(_address(found), 303)
 
 

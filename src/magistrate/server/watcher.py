@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 
 from fastapi.concurrency import run_in_threadpool
@@ -69,7 +69,12 @@ class _WorkerThread:
 
     def _run(self) -> None:
         try:
-            with Store.open(self._place) as store, asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            # A store that cannot be opened must not leave the loop open: no runner has it yet.
+            with (
+                closing(self._loop),
+                Store.open(self._place) as store,
+                asyncio.Runner(loop_factory=lambda: self._loop) as runner,
+            ):
                 runner.run(self._watch(store))
         except asyncio.CancelledError:
             pass

@@ -24,7 +24,6 @@ from magistrate.watch.delivery import LEASE, Pause
 from magistrate.watch.rates import rate_of
 from magistrate.watch.rules import Rule, RuleFile
 from magistrate.watch.sinks import SinkError, Tell, sink
-from magistrate.watch.status import judges_of
 
 CHECK_EVERY = 30.0  # seconds
 AT_ONCE = 10  # messages per sink in one step
@@ -169,7 +168,7 @@ def _figure(
     if bound.figure == "failures":
         return float(sum(row[3] in FAILED for row in rows)), ""
     rule = Rule.model_validate(record.spec, strict=False)
-    rate = rate_of(begin, now, rows, alert.judge or judges_of(rule, rows)[-1])
+    rate = rate_of(begin, now, rows, alert.judge or _last_judge(rule, rows))
     if bound.figure == "verdicts":
         return float(rate.n), ""
     if bound.figure == "coverage":
@@ -179,6 +178,13 @@ def _figure(
     share = rate.share
     ends = {None: share.value, "lower": share.low, "upper": share.high}
     return ends[bound.end], share.undefined or ""
+
+
+def _last_judge(rule: Rule, rows: Sequence[Any]) -> str:
+    """Return the name of the rule's last judge, also where the judges before it decided everything."""
+    last = len(rule.judges) - 1
+    asked = (row[5] for row in reversed(rows))  # the newest first: judges may have changed
+    return next((each[last]["judge"] for each in asked if len(each) > last), rule.judges[last].judge)
 
 
 def _spent(

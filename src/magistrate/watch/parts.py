@@ -14,10 +14,14 @@ from magistrate.errors import SpecError
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 DURATION = re.compile(r"(\d{1,6})([smhdw])")
+MOST_DAYS = 36_500  # of a time: dates that lie further back may not exist
+MOST_SECONDS = MOST_DAYS * 86_400.0
 
 
 def duration(words: str) -> timedelta:
-    """Parse a duration such as `30s`, `5m`, `12h`, `7d` or `2w`. Raises `SpecError` for anything else.
+    """Parse a duration such as `30s`, `5m`, `12h`, `7d` or `2w`, of at most `MOST_DAYS`.
+
+    Raises `SpecError` for anything else.
 
     >>> duration("7d")
     datetime.timedelta(days=7)
@@ -25,7 +29,10 @@ def duration(words: str) -> timedelta:
     found = DURATION.fullmatch(words.strip())
     if found is None:
         raise SpecError(f"a time must be a number and one of s, m, h, d, w, such as 7d; got {words!r:.40}")
-    return timedelta(**{UNITS[found[2]]: int(found[1])})
+    time = timedelta(**{UNITS[found[2]]: int(found[1])})
+    if time > timedelta(days=MOST_DAYS):
+        raise SpecError(f"a time must be at most {MOST_DAYS}d, got {words.strip()}")
+    return time
 
 
 def _seconds(value: Any) -> Any:
@@ -37,7 +44,9 @@ def _seconds(value: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str)]
+Seconds = Annotated[
+    float, Field(le=MOST_SECONDS), BeforeValidator(_seconds, json_schema_input_type=float | str)
+]
 
 
 def under(key: str, value: Any) -> Any:

@@ -31,7 +31,7 @@ from magistrate.judges.verdicts import check_binary
 from magistrate.runs.spec import DEFAULT, EnginePart, JudgeWords, RunSpec, anchored, judges_of, spec_from
 from magistrate.watch.alert_rules import AlertPart, SinkPart
 from magistrate.watch.outputs import SendPart
-from magistrate.watch.parts import Part, Seconds, under
+from magistrate.watch.parts import MOST_DAYS, Part, Seconds, under
 
 COMPARED = ("above", "at_least", "below", "at_most")
 ENVIRONMENT = ("deployment.environment.name", "deployment.environment")
@@ -238,6 +238,7 @@ class RuleFile(Part):
     keep_days: float | None = Field(
         default=None,
         gt=0,
+        le=MOST_DAYS,
         description="Traces that have received no span for this long are deleted; by default none.",
     )
 
@@ -319,6 +320,12 @@ def _check_alert(document: Document, file: RuleFile, number: int, alert: AlertPa
         raise document.error(("alerts", number), f"has no rule; known: {', '.join(names)}")
     if alert.rule is not None and alert.rule not in names:
         raise document.error(("alerts", number, "rule"), f"no rule {alert.rule!r}; known: {', '.join(names)}")
+    if alert.judge is not None:
+        rule = next(each for each in file.rules if alert.rule in (None, each.name))
+        judges = [judge.info.name for spec in rule.specs() for judge in judges_of(spec)]
+        if alert.judge not in judges:
+            told = f"rule {rule.name!r} has no judge {alert.judge!r}; known: {', '.join(judges)}"
+            raise document.error(("alerts", number, "judge"), told)
     for name in alert.to or ():
         if name not in file.sinks:
             known = ", ".join(file.sinks) or "there are none"

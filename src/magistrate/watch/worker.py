@@ -181,7 +181,8 @@ class Watcher:
         unread = self._traces.unread(trace_id)
         if unread is None:
             return False
-        kinds = sorted({rule.target for rule in self._rules.values()})
+        # Those of rules that are off too: they decide of what came meanwhile once they are on again.
+        kinds = sorted({rule.target for rule in (*self._file.values(), *self._current.values())})
         found: list[Target] | None
         try:
             found = targets(with_events(unread.spans), kinds)
@@ -386,7 +387,10 @@ class Watcher:
         async def renew() -> None:
             while True:
                 await asyncio.sleep(self._lease / 3)
-                self._traces.renew(lease, self._until(self._clock()))
+                try:
+                    self._traces.renew(lease, self._until(self._clock()))
+                except StoreError as error:  # a locked store: the lease holds for two more tries
+                    _log.warning("lease.unrenewed", error=_logging.error_text(error))
 
         renewing = asyncio.create_task(renew())
         try:
