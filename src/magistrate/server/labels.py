@@ -6,6 +6,7 @@ import base64
 import getpass
 import hmac
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -141,9 +142,9 @@ def queue_address(name: str, *rest: str) -> str:
 class QueueView:
     """A queue with its statistics.
 
-    `judges` maps each judge of the run to its agreement with people, as a share of samples. `mine` is the
-    number of items that the annotator has labelled, `to_go` the number that still want a label from
-    anybody.
+    `commented` maps the numbers of items with comments to how many there are. `judges` maps each judge of the
+    run to its agreement with people, as a share of samples. `mine` is the number of items that the annotator
+    has labelled, `to_go` the number that still want a label from anybody.
     """
 
     queue: Queue
@@ -152,6 +153,7 @@ class QueueView:
     judges: Mapping[str, Estimate]
     conflicts: tuple[int, ...]
     decided: tuple[int, ...]
+    commented: Mapping[int, int]
     mine: int
 
     @property
@@ -173,6 +175,7 @@ def queue_view(store: Store, name: str, annotator: str | None) -> QueueView:
         },
         conflicts=tuple(each.item.position + 1 for each in found if each.state == "conflict"),
         decided=tuple(each.item.position + 1 for each in found if each.state == "adjudicated"),
+        commented=Counter(each.position + 1 for each in store.comments.of(queue.name)),
         mine=_mine(found, annotator),
     )
 

@@ -124,7 +124,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label(Answer):
-    """A stored revision of an annotator's answer, from 1; `shown`: they had seen the judge's verdict."""
+    """A stored revision of an annotator's answer, from 1.
+
+    `shown`: they had seen the judge's verdict, or comments of others, which may repeat it.
+    """
 
     id: int
     position: int
@@ -267,7 +270,7 @@ class Labels(StorePart):
                 n += len(rows)
             if not n:
                 raise InputError(f"there is nothing to label in {shown(queue.source)}")
-            return _queue(connection, name)
+            return require_queue(connection, name)
 
     def queues(self) -> list[Queue]:
         """Return all queues, newest first."""
@@ -278,12 +281,12 @@ class Labels(StorePart):
     def find(self, name: str) -> Queue:
         """Return the queue of this name. Raises `SpecError` that suggests similar names."""
         with self._reading() as connection:
-            return _queue(connection, name)
+            return require_queue(connection, name)
 
     def delete(self, name: str) -> Queue:
         """Delete a queue with its labels and decisions, and return it."""
         with self._writing() as connection:
-            found = _queue(connection, name)
+            found = require_queue(connection, name)
             stop_writers(connection, samples)
             mine = select(label_items.c.sample_key).where(label_items.c.queue == found.name)
             kept = (
@@ -301,19 +304,19 @@ class Labels(StorePart):
     def items(self, queue: str) -> list[Item]:
         """Return all items of a queue in order."""
         with self._reading() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             asked = _items().where(label_items.c.queue == _name(queue)).order_by(label_items.c.position)
             return [_item(row) for row in connection.execute(asked)]
 
     def item(self, queue: str, position: int) -> tuple[Item, Sample]:
         """Return one item and its sample."""
         with self._reading() as connection:
-            return _item_at(connection, queue, position)
+            return require_item(connection, queue, position)
 
     def samples(self, queue: str) -> list[Sample]:
         """Return the samples of all items, in item order."""
         with self._reading() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             asked = select(label_items.c.sample_id, samples.c.body).join_from(label_items, samples)
             asked = asked.where(label_items.c.queue == _name(queue)).order_by(label_items.c.position)
             return [sample_from(sample_id, body) for sample_id, body in connection.execute(asked)]
@@ -348,7 +351,7 @@ class Labels(StorePart):
         free = others.scalar_subquery() + held.scalar_subquery() < label_items.c.wanted
         asked = select(at).where(label_items.c.queue == name, ~mine, free, at.not_in(list(but)))
         with self._writing() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             # Two annotators who ask at once must not get the same item.
             stop_writers(connection, label_leases)
             position = connection.scalar(asked.order_by(at).limit(1))
@@ -359,9 +362,9 @@ class Labels(StorePart):
     def lease(
         self, queue: str, position: int, annotator: str, until: datetime, *, shown: bool = False
     ) -> None:
-        """Lease this item to the annotator until `until`; `shown`: they now see the judge's verdict."""
+        """Lease this item to the annotator until `until`; `shown`: they now see verdicts or comments."""
         with self._writing() as connection:
-            _item_at(connection, queue, position)
+            require_item(connection, queue, position)
             stop_writers(connection, label_leases)
             _lease(connection, _name(queue), position, annotator, until, shown=shown)
 
@@ -385,7 +388,7 @@ class Labels(StorePart):
         """
         annotator, name = checked_annotator(annotator), _name(queue)
         with self._writing_for_good() as connection:
-            _, sample = _item_at(connection, queue, position)
+            _, sample = require_item(connection, queue, position)
             answer = checked_answer(answer, sample)
             stop_writers(connection, labels)
             newest = _newest(connection, name, position, annotator)
@@ -396,7 +399,7 @@ class Labels(StorePart):
             seen = _was_shown(connection, name, position, annotator)
             _append(connection, name, position, annotator, answer, revision=revision + 1, seen=seen, now=now)
             details = f"{answer.label}, revision {revision + 1}{_under(annotator, by)}"
-            log_change(connection, by, "label", _place(name, position), now, details)
+            log_change(connection, by, "label", item_place(name, position), now, details)
             return _newest(connection, name, position, annotator)
 
     def add_all(
@@ -416,7 +419,7 @@ class Labels(StorePart):
         with self._writing_for_good() as connection:
             stop_writers(connection, labels)
             for (position, annotator), given in answers.items():
-                _, sample = _item_at(connection, queue, position)
+                _, sample = require_item(connection, queue, position)
                 answer, who = checked_answer(given, sample), checked_annotator(annotator)
                 newest = _newest(connection, name, position, who)
                 if newest is not None and newest.label == answer.label:
@@ -434,7 +437,7 @@ class Labels(StorePart):
         """Take back the annotator's last answer. Returns its item's position, None if there is none."""
         name = _name(queue)
         with self._writing_for_good() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             stop_writers(connection, labels)
             mine = (labels.c.queue == name, labels.c.annotator == annotator, _LAST_WORD, _SAID)
             last = select(labels.c.position, labels.c.revision).where(*mine)
@@ -454,7 +457,7 @@ class Labels(StorePart):
                 now=now,
             )
             details = f"revision {row.revision + 1}{_under(annotator, by)}"
-            log_change(connection, by, "take back label", _place(name, row.position), now, details)
+            log_change(connection, by, "take back label", item_place(name, row.position), now, details)
             return int(row.position)
 
     def newest(self, queue: str, position: int, annotator: str) -> Label | None:
@@ -465,7 +468,7 @@ class Labels(StorePart):
     def labels(self, queue: str, *, history: bool = False) -> list[Label]:
         """Return each annotator's current labels, by item and time; with `history` all revisions."""
         with self._reading() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             asked = select(labels).where(labels.c.queue == _name(queue))
             asked = asked if history else asked.where(_LAST_WORD, _SAID)
             rows = connection.execute(asked.order_by(labels.c.position, labels.c.id))
@@ -492,7 +495,7 @@ class Labels(StorePart):
         if not reason or len(reason) > LONGEST_NOTE:
             raise InputError(f"a decision needs a reason of 1 to {LONGEST_NOTE:,} characters")
         with self._writing_for_good() as connection:
-            _, sample = _item_at(connection, queue, position)
+            _, sample = require_item(connection, queue, position)
             answer = checked_answer(answer, sample)
             stop_writers(connection, label_gold)
             here = (label_gold.c.queue == name, label_gold.c.position == position)
@@ -514,14 +517,14 @@ class Labels(StorePart):
             }
             connection.execute(insert(label_gold), [row])
             details = f"{answer.label}, revision {newest + 1}{_under(adjudicator, by)}"
-            log_change(connection, by, "decide", _place(name, position), now, details)
+            log_change(connection, by, "decide", item_place(name, position), now, details)
             asked = select(label_gold).where(*here, label_gold.c.revision == newest + 1)
             return _gold(connection.execute(asked).one())
 
     def gold(self, queue: str, *, history: bool = False) -> list[Gold]:
         """Return the current decisions by item; with `history` all revisions."""
         with self._reading() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             asked = select(label_gold).where(label_gold.c.queue == _name(queue))
             asked = asked.order_by(label_gold.c.position, label_gold.c.revision)
             found = [_gold(row) for row in connection.execute(asked)]
@@ -537,7 +540,7 @@ def _name(queue: str) -> str:
     return unicodedata.normalize("NFC", queue)
 
 
-def _place(queue: str, position: int) -> str:
+def item_place(queue: str, position: int) -> str:
     """Name an item in the audit log."""
     return f"{queue}, item {position + 1}"
 
@@ -557,7 +560,8 @@ def _queues() -> Select[Any]:
     return select(label_queues, counted.label("n_items"))
 
 
-def _queue(connection: Connection, name: str) -> Queue:
+def require_queue(connection: Connection, name: str) -> Queue:
+    """Return the queue of this name. Raises `SpecError` that suggests similar names."""
     row = connection.execute(_queues().where(label_queues.c.name == _name(name))).one_or_none()
     if row is None:
         known = list(connection.scalars(select(label_queues.c.name).order_by(label_queues.c.name)))
@@ -577,12 +581,13 @@ def _item(row: Row[Any]) -> Item:
     return of_row(Item, row)
 
 
-def _item_at(connection: Connection, queue: str, position: int) -> tuple[Item, Sample]:
+def require_item(connection: Connection, queue: str, position: int) -> tuple[Item, Sample]:
+    """Return an item and its sample. Raises `SpecError` if there is none at this position."""
     here = and_(label_items.c.queue == _name(queue), label_items.c.position == position)
     asked = _items().add_columns(samples.c.body).join_from(label_items, samples).where(here)
     row = connection.execute(asked).one_or_none()
     if row is None:
-        found = _queue(connection, queue)
+        found = require_queue(connection, queue)
         raise SpecError(f"queue {shown(found.name)} has items 1 to {found.n_items}, but no {position + 1}")
     return _item(row), sample_from(row.sample_id, row.body)
 
