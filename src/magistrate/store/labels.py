@@ -16,7 +16,20 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, exists, func, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Subquery,
+    and_,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+)
 
 from magistrate.errors import InputError, SpecError
 from magistrate.store.audit import log_change
@@ -97,6 +110,20 @@ class Item:
     inclusion: float
     reason: str
     wanted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemCounts:
+    """Numbers of items in a queue.
+
+    `mine` are those that the annotator has answered, `waiting` want another label, and `labelled` are those
+    that somebody has called faithful or hallucinated.
+    """
+
+    n_items: int
+    mine: int
+    waiting: int
+    labelled: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +386,28 @@ class Labels(StorePart):
                 _lease(connection, name, position, annotator, until)
             return position
 
+    def counts(self, queue: str, annotator: str) -> ItemCounts:
+        """Count the items of a queue, and those of this annotator."""
+        name, at = _name(queue), label_items.c.position
+        said = _said_by_item(name, annotator)
+        gold = select(label_gold.c.position).where(label_gold.c.queue == name).distinct().subquery()
+        every = label_items.outerjoin(said, said.c.position == at).outerjoin(gold, gold.c.position == at)
+        n_said = (
+            func.coalesce(said.c.others, 0) + func.coalesce(said.c.mine, 0) - func.coalesce(said.c.skip, 0)
+        )
+        open_now = gold.c.position.is_(None) & (n_said < label_items.c.wanted)
+        labelled = gold.c.position.is_not(None) | (func.coalesce(said.c.decided, 0) > 0)
+        asked = select(
+            func.count().label("n_items"),
+            func.coalesce(func.sum(said.c.mine), 0).label("mine"),
+            _sum_if(open_now).label("waiting"),
+            _sum_if(labelled).label("labelled"),
+        )
+        with self._reading() as connection:
+            require_queue(connection, queue)
+            row = connection.execute(asked.select_from(every).where(label_items.c.queue == name)).one()
+        return ItemCounts(**{name: int(value or 0) for name, value in row._mapping.items()})
+
     def lease(
         self, queue: str, position: int, annotator: str, until: datetime, *, shown: bool = False
     ) -> None:
@@ -553,6 +602,27 @@ def _under(annotator: str, by: str | None) -> str:
 def _beside(table: Any) -> tuple[ColumnElement[bool], ...]:
     """Conditions that join a row of `table` to the item of the outer query."""
     return table.c.queue == label_items.c.queue, table.c.position == label_items.c.position
+
+
+def _sum_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
+
+
+def _said_by_item(queue: str, annotator: str) -> Subquery:
+    """Count the current labels of each item that has some.
+
+    `mine` is 1 if one is the annotator's, and `skip` if that is a skip; `others` are those of others that
+    are no skip, `decided` all that are faithful or hallucinated.
+    """
+    own, skip = labels.c.annotator == annotator, labels.c.label == SKIP
+    counted = select(
+        labels.c.position,
+        _sum_if(own).label("mine"),
+        _sum_if(own & skip).label("skip"),
+        _sum_if(~own & ~skip).label("others"),
+        _sum_if(labels.c.label.in_(DECIDED)).label("decided"),
+    )
+    return counted.where(labels.c.queue == queue, _LAST_WORD, _SAID).group_by(labels.c.position).subquery()
 
 
 def _queues() -> Select[Any]:
