@@ -1,23 +1,27 @@
 """The value of 25 to 400 labels by simulated annotators, for each sampling policy.
 
-Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python benchmarks/labels.py [--rounds 20] [--most 840]
+Run: MAGISTRATE_DATA_DIR=DATA python -m benchmarks.labels [--rounds 20] [--most 840] [--judge novelty]
 
-The judges `novelty` and `detector` judge up to `--most` samples of each set once. In every round a new
-random half of the contexts is the pool from which a policy draws the labels, as a queue does. The other
-half is for testing. Annotators give the set's label, except for a share `--wrong` of the samples.
+Judges (`novelty`, which asks no model, unless others are named) judge up to `--most` samples of each set
+once. In every round a new random half of the contexts is the pool from which a policy draws the labels, as a
+queue does. The other half is for testing. Annotators give the set's label, except for a share `--wrong`.
 
-It prints tables for docs/labels.md. The first gives the mean error over rounds of the weighted hallucinated
-share relative to the pool's (in parentheses: of the unweighted share, which is refused where it is biased).
-The others give the result of `improve` for the threshold of either judge: in how many rounds it was shown
-to be better and kept, and the mean change of balanced accuracy on the test half over all rounds (0 if not
-kept).
+The first table is about the weighted hallucinated share. Its cells have the bias (mean of the estimate less
+the share that these annotators would give to the whole pool), the mean half width of the 95 % interval, the
+share of rounds whose interval holds that share, and in parentheses the bias of the unweighted share, which is
+refused where it is biased. The others give the result of `improve` for the threshold of a judge: the mean
+change of balanced accuracy on the test half over all rounds (0 if not kept), and in how many rounds it was
+shown to be better and kept.
+
+Every finished cell is written to `--cells`, so that what was interrupted goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,46 +31,51 @@ import magistrate
 from magistrate.analysis.columns import Columns, groups_of
 from magistrate.analysis.improvement import by_threshold, compared, current
 from magistrate.errors import InputError
-from magistrate.labels.sampling import Candidate, Policy, draw, wanted
+from magistrate.labels.sampling import POLICIES, Candidate, Policy, draw, wanted
 from magistrate.metrics.prevalence import weighted_share
 from magistrate.metrics.thresholds import best_cut
 from magistrate.training.split import held_out
 from magistrate.types import HALLUCINATED, Scoring, Verdict
 
 SETS = ("begin:dev", "summedits:dev")
-JUDGES = ("novelty", "detector")
-POLICIES: tuple[Policy, ...] = ("uniform", "threshold", "mixed")
+DRAWN_BY: tuple[Policy, ...] = ("uniform", "mixed", "threshold", "stratified")
 SIZES = (25, 50, 100, 200, 400)
 HOW = Scoring("minimize", ("faithful", "hallucinated"), 0.5)
 DRAWS = 500  # bootstrap draws: fewer than `improve` takes, to finish in minutes
+CELLS = Path("build/labels/cells.jsonl")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Samples with a verdict of both judges: labels, scores `[n, judges]`, contexts."""
+    """Samples with a verdict of every judge: labels, scores `[n, judges]`, contexts."""
 
+    judges: tuple[str, ...]
     truth: np.ndarray
     scores: np.ndarray
     groups: np.ndarray
 
     def columns(self, judge: int, places: np.ndarray, truth: np.ndarray) -> Columns:
         """Return a judge's results on the samples at `places`, with the labels `truth` of all samples."""
-        scores = self.scores[places, judge]
+        scores, name = self.scores[places, judge], self.judges[judge]
         ids = tuple(map(str, places))
-        return Columns(JUDGES[judge], ids, truth[places], scores >= 0.5, scores, self.groups[places], {}, HOW)
+        return Columns(name, ids, truth[places], scores >= 0.5, scores, self.groups[places], {}, HOW)
 
 
-def judged(name: str, most: int, store: Path) -> Judged:
+def judged(name: str, judges: Sequence[str], most: int) -> Judged:
     """Return a set with the judges' results."""
-    run = magistrate.evaluate(name, list(JUDGES), sample=most, store=store, progress=False)
-    by_judge: dict[str, dict[str, float]] = {judge: {} for judge in JUDGES}
-    for each in run.outcomes():
-        if isinstance(each, Verdict):
-            by_judge[each.judge][each.sample_id] = each.score
-    kept = [each for each in run.samples() if each.label and all(each.id in of for of in by_judge.values())]
+    by_judge: dict[str, dict[str, float]] = {judge: {} for judge in judges}
+    with TemporaryDirectory() as folder:
+        store = Path(folder) / "runs.db"
+        run = magistrate.evaluate(name, list(judges), sample=most, store=store, progress=False)
+        for each in run.outcomes():
+            if isinstance(each, Verdict):
+                by_judge[each.judge][each.sample_id] = each.score
+        samples = run.samples()
+    kept = [each for each in samples if each.label and all(each.id in of for of in by_judge.values())]
     return Judged(
+        tuple(judges),
         np.array([each.label == HALLUCINATED for each in kept]),
-        np.array([[by_judge[judge][each.id] for judge in JUDGES] for each in kept]),
+        np.array([[by_judge[judge][each.id] for judge in judges] for each in kept]),
         groups_of(kept),
     )
 
@@ -78,17 +87,23 @@ def balanced(truth: np.ndarray, said: np.ndarray) -> float:
 
 @dataclass
 class Cell:
-    """Results of the rounds of one set, policy and number of labels."""
+    """Results of the rounds of one set, policy and number of labels, a number a round.
+
+    `errors` and `bare` are the weighted and the unweighted share less that of the pool, `widths` half the
+    interval, `held` whether it has the pool's share; `gains` and `kept` are lists by judge, of its threshold.
+    """
 
     errors: list[float]
     bare: list[float]
-    gains: dict[str, list[float]]
-    kept: dict[str, int]
+    widths: list[float]
+    held: list[bool]
+    gains: list[list[float]]
+    kept: list[list[bool]]
 
 
 def rounds(of: Judged, policy: Policy, size: int, n: int, wrong: float) -> Cell | None:
     """Execute all rounds; None if the pool is smaller than `size`."""
-    cell = Cell([], [], {judge: [] for judge in JUDGES}, dict.fromkeys(JUDGES, 0))
+    cell = Cell([], [], [], [], [[] for _ in of.judges], [[] for _ in of.judges])
     for number in range(n):
         random = np.random.default_rng(number)
         out = np.array(held_out(of.groups.tolist(), 0.5, number))
@@ -96,20 +111,26 @@ def rounds(of: Judged, policy: Policy, size: int, n: int, wrong: float) -> Cell 
         if pool.size < size:
             return None
         said = of.truth ^ (random.random(of.truth.size) < wrong)
-        for at, judge in enumerate(JUDGES):
-            # The scores for the policy: those of both judges, the current one first.
-            order = [at, 1 - at]
+        for at in range(len(of.judges)):
+            # The scores for the policy: those of all judges, the current one first.
+            order = [at, *(each for each in range(len(of.judges)) if each != at)]
             candidates = [Candidate(str(each), tuple(of.scores[each, order])) for each in pool]
             drawn = draw(candidates, wanted(policy, candidates, threshold=0.5), size, number)
             places = pool[[each.place for each in drawn]]
             chances = np.array([each.inclusion for each in drawn])
-            names = [str(each) for each in of.groups[places]]
-            share = weighted_share(said[places].tolist(), chances.tolist(), names).value or 0.0
-            cell.errors.append(abs(share - of.truth[pool].mean()))
-            cell.bare.append(abs(said[places].mean() - of.truth[pool].mean()))
             gain, kept = threshold_gain(of, at, places, 1 / chances, said, test)
-            cell.gains[judge].append(gain)
-            cell.kept[judge] += kept
+            cell.gains[at].append(gain)
+            cell.kept[at].append(kept)
+            if at:
+                continue
+            names = [str(each) for each in of.groups[places]]
+            share, real = weighted_share(said[places].tolist(), chances.tolist(), names), said[pool].mean()
+            if share.value is None or share.low is None or share.high is None:
+                raise RuntimeError(f"{size} labels of {policy} give no share: {share.undefined}")
+            cell.errors.append(float(share.value - real))
+            cell.bare.append(float(said[places].mean() - real))
+            cell.widths.append((share.high - share.low) / 2)
+            cell.held.append(bool(share.low <= real <= share.high))
     return cell
 
 
@@ -128,44 +149,90 @@ def threshold_gain(
     return balanced(of.truth[test], scores >= cut) - balanced(of.truth[test], scores >= 0.5), True
 
 
-def tables(sets: Sequence[str], most: int, n: int, wrong: float) -> Iterator[str]:
-    """Yield the lines of both tables."""
+class Cells:
+    """Finished cells in a file, a line each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: dict[str, dict[str, object] | None] = {}
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    self._found.update([json.loads(line)])
+                except ValueError:
+                    continue  # the line that was being written when it was interrupted
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._found
+
+    def get(self, key: str) -> Cell | None:
+        """Return a finished cell, None if its pool was too small."""
+        found = self._found[key]
+        return None if found is None else Cell(**found)  # type: ignore[arg-type]
+
+    def add(self, key: str, cell: Cell | None) -> None:
+        """Write a finished cell."""
+        self._found[key] = None if cell is None else asdict(cell)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([key, self._found[key]]) + "\n")
+
+
+def tables(given: argparse.Namespace, kept: Cells) -> Iterator[str]:
+    """Yield the lines of all tables."""
     head = f"| set | policy | {' | '.join(f'{size} labels' for size in SIZES)} |"
     line = "| --- " * (2 + len(SIZES)) + "|"
-    shares, gains = [head, line], {judge: [head, line] for judge in JUDGES}
-    for name in sets:
-        with TemporaryDirectory() as folder:
-            of = judged(name, most, Path(folder) / "runs.db")
-        for policy in POLICIES:
-            cells = [rounds(of, policy, size, n, wrong) for size in SIZES]
+    shares, gains = [head, line], {judge: [head, line] for judge in given.judge}
+    for name in given.set:
+        of: Judged | None = None
+        for policy in given.policy:
+            cells = []
+            for size in SIZES:
+                key = f"{name} {policy} {size} {given.judge} {given.most} {given.rounds} {given.wrong}"
+                if key not in kept:
+                    of = of or judged(name, given.judge, given.most)
+                    kept.add(key, rounds(of, policy, size, given.rounds, given.wrong))
+                cells.append(kept.get(key))
             start = f"| {name} | {policy} | "
             shares.append(start + " | ".join(map(share_cell, cells)) + " |")
-            for judge in JUDGES:
-                gains[judge].append(start + " | ".join(gain_cell(each, judge, n) for each in cells) + " |")
-    yield from (f"{n} rounds, {wrong:.0%} of the labels wrong, at most {most} samples a set", "", *shares)
-    for judge in JUDGES:
+            for at, judge in enumerate(given.judge):
+                gains[judge].append(start + " | ".join(gain_cell(each, at) for each in cells) + " |")
+    yield f"{given.rounds} rounds, {given.wrong:.0%} of the labels wrong, at most {given.most} samples a set"
+    yield from ("", *shares)
+    for judge in given.judge:
         yield from ("", f"the threshold of {judge}:", "", *gains[judge])
 
 
 def share_cell(cell: Cell | None) -> str:
-    """Format the mean error of the weighted share, and of the unweighted one."""
-    return "-" if cell is None else f"{np.mean(cell.errors):.3f} ({np.mean(cell.bare):.3f})"
+    """Format bias, half width and coverage of the weighted share, and the bias of the unweighted one."""
+    if cell is None:
+        return "-"
+    bias, width = float(np.mean(cell.errors)), float(np.mean(cell.widths))
+    return f"{bias:+.3f} ± {width:.3f}, {np.mean(cell.held):.0%} ({np.mean(cell.bare):+.3f})"
 
 
-def gain_cell(cell: Cell | None, judge: str, n: int) -> str:
+def gain_cell(cell: Cell | None, judge: int) -> str:
     """Format a judge's gain on the test half, and the number of rounds that kept another threshold."""
-    return "-" if cell is None else f"{np.mean(cell.gains[judge]):+.3f}, kept {cell.kept[judge]} of {n}"
+    if cell is None:
+        return "-"
+    kept = cell.kept[judge]
+    return f"{np.mean(cell.gains[judge]):+.3f}, kept {sum(kept)} of {len(kept)}"
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--most", type=int, default=840)
     parser.add_argument("--wrong", type=float, default=0.05)
-    parser.add_argument("--set", nargs="*", default=SETS)
-    given = parser.parse_args()
-    print(*tables(given.set, given.most, given.rounds, given.wrong), sep="\n")
+    parser.add_argument("--set", nargs="+", default=SETS)
+    parser.add_argument("--judge", nargs="+", default=["novelty"])
+    parser.add_argument("--policy", nargs="+", choices=POLICIES, default=DRAWN_BY)
+    parser.add_argument("--cells", type=Path, default=CELLS)
+    given = parser.parse_args(words)
+    print(*tables(given, Cells(given.cells)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Throughput of watching: spans received, answers judged, lag and memory.
 
-Run: python -m benchmarks.watch [--seconds 60] [--rate 5] [--spans 20000] [--answers 300] [--judge …]
+Run: python -m benchmarks.watch [--minutes 1] [--rate 50] [--spans 20000] [--answers 300] [--judge …]
 
 A trace consists of a chain, a search and a model call, with two passages of about 600 characters each.
 Spans are sent as protobuf over HTTP to `magistrate serve --watch` in another process, with a store in a
 file. `ingested` judges nothing. `judged` is a worker in this process while nothing is received. `steady`
 does both, with the first judge: the lag is the time from the response to the export until the verdict is
-stored, and the memory is the server's resident set after the first and after the last verdict.
+stored, and the memory is the server's resident set after the first verdict, at quarters of the time, and
+after the last verdict.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ JUDGES = ("novelty", "detector")
 IN_TRACE = 3
 PARENT = b64encode(bytes.fromhex(f"{1:016x}")).decode()  # as protobuf's own JSON has it, see `encoded`
 AT_ONCE = 170  # traces in one request, as an exporter sends up to 512 spans
+PARTS = 4  # of the steady time, with a look at the memory after each
 LONGEST = 120.0  # seconds that verdicts may take after the last span
 WORDS = (
     (Path(__file__).parents[1] / "examples" / "watch" / "passages.txt").read_text(encoding="utf-8").split()
@@ -55,7 +57,7 @@ class Steady:
 
     sent: int
     lags: Sequence[float]
-    megabytes: tuple[float | None, float | None]
+    megabytes: Sequence[float | None]
 
 
 # --- what is sent -----------------------------------------------------------------------------------
@@ -168,18 +170,20 @@ def steady(folder: Path, judge: str, rate: float, seconds: float) -> Steady:
     with serving(folder, rule(judge, "0s")) as (address, server):
         first = _send(address, draw)
         _wait(folder, [first])
-        before, began = _megabytes(server.pid), time.perf_counter()
+        sizes, began = [_megabytes(server.pid)], time.perf_counter()
         while (due := len(sent) / rate) < seconds:
             time.sleep(max(0.0, began + due - time.perf_counter()))
             sent[_send(address, draw)] = datetime.now(UTC)
+            if due >= seconds * len(sizes) / PARTS:
+                sizes.append(_megabytes(server.pid))
         _wait(folder, list(sent))
-        after = _megabytes(server.pid)
+        sizes.append(_megabytes(server.pid))
     lags = []
     with Store.open(folder / "watch.db") as store:
         for trace_id, at in sent.items():
             states = store.traces.decisions("measured", trace_id=trace_id)
             lags += [(each.changed_at - at).total_seconds() for each in states if each.state == "judged"]
-    return Steady(len(sent), lags, (before, after))
+    return Steady(len(sent), lags, sizes)
 
 
 def _send(address: str, draw: random.Random) -> str:
@@ -215,8 +219,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rate", type=float, default=5.0, help="traces a second")
+    parser.add_argument("--minutes", type=float, default=1.0, help="of the steady rate")
+    parser.add_argument("--rate", type=float, default=50.0, help="traces a second")
     parser.add_argument("--spans", type=int, default=20_000)
     parser.add_argument("--answers", type=int, default=300)
     parser.add_argument("--judge", action="append", metavar="JUDGE")
@@ -236,15 +240,18 @@ def main(words: Sequence[str] | None = None) -> None:
             found = judged(Path(place), judge, given.answers)
         print(f"judged by {judge:<9} {found:>8,.1f} answers a second", flush=True)
     with folder() as place:
-        seen = steady(Path(place), judges[0], given.rate, given.seconds)
+        seen = steady(Path(place), judges[0], given.rate, 60 * given.minutes)
     lags = sorted(seen.lags)
     told = [f"{float(np.quantile(lags, q)):.2f} s" for q in (0.5, 0.95, 1.0)] if lags else ["no data"] * 3
     print(
-        f"steady, {given.rate:g} traces a second for {given.seconds:g} s: {len(lags)} of {seen.sent} judged, "
-        f"lag {told[0]} (median), {told[1]} (95 %), {told[2]} (longest)"
+        f"steady, {given.rate:g} traces a second for {given.minutes:g} min: "
+        f"{len(lags)} of {seen.sent} judged, lag {told[0]} (median), {told[1]} (95 %), {told[2]} (longest)"
     )
     sizes = ["not told" if each is None else f"{each:,.0f} MB" for each in seen.megabytes]
-    print(f"memory of the server: {sizes[0]} after the first verdict, {sizes[1]} after the last")
+    print(
+        f"memory of the server: {sizes[0]} after the first verdict, {', '.join(sizes[1:-1])} meanwhile, "
+        f"{sizes[-1]} after the last"
+    )
 
 
 def _cores() -> int:

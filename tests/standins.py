@@ -19,7 +19,6 @@ from itertools import pairwise
 from typing import Any
 
 import jsonschema
-from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from magistrate.constraints import Lark, check, constraint
 from magistrate.engines.openai.engine import OpenAIEngine, read_options
@@ -197,6 +196,8 @@ def _scored(body: Any) -> Any:
 
 def _by_grammar(grammar: str) -> Callable[[str], bool]:
     if "root ::=" in grammar:
+        from llguidance.gbnf_to_lark import gbnf_to_lark  # the environments of adapters lack it
+
         grammar = gbnf_to_lark(grammar)
     try:
         made = constraint(Lark(grammar))

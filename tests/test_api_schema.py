@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
 from browsing import pages_of
 from furnished import Furnished, furnished
 from magistrate.store import Store
+from magistrate.store.labels import Answer
 from watched import NOON, answer
 
 ASKED, MISTAKEN = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
@@ -46,6 +47,8 @@ OPERATIONS = [
     ("get", "/api/labels/{name}"),
     ("post", "/api/labels/{name}/next"),
     ("post", "/api/labels/{name}/items/{number}"),
+    ("get", "/api/labels/{name}/items/{number}/comments"),
+    ("post", "/api/labels/{name}/items/{number}/comments"),
     ("get", "/api/labels/{name}/export"),
     ("get", "/api/audit"),
 ]
@@ -83,8 +86,10 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     house = furnished(tmp_path_factory.mktemp("api"))
     with Store.open(house.place) as store:
         store.traces.put(answer(1), NOON)
+        for position in range(12):  # who has labelled an item may read and write comments
+            store.labels.add("Bridges", position, "yan", Answer(label="unsure"), revision=0, now=NOON)
     with pages_of(house.place, guard="novelty") as site:
-        told = httpx.get(f"{site}/api/openapi.json").json()
+        told = httpx.get(f"{site}/api/openapi.json", timeout=60).json()
         shape = told["components"]["schemas"]["ToJudge"]
         shape["required"] = ["judge"]  # the default one may ask a model
         shape["properties"]["judge"]["maxLength"] = 20
@@ -102,6 +107,7 @@ def hinted(told: dict[str, Any], house: Furnished) -> dict[str, Any]:
         "id": ["bridge-002", "bridge-039", f"{1:032x}"],
         "name": [*LIGHT, "faithfulness"],
         "by": ["built of", "n"],
+        "annotator": ["yan", "zoe"],
         "said": ["hallucinated", "-failed"],
         "truth": ["faithful", "-"],
     }
@@ -130,6 +136,7 @@ def hinted(told: dict[str, Any], house: Furnished) -> dict[str, Any]:
     shape["model"] = {"type": "null"}
     said = document["components"]["schemas"]["ToLabel"]["properties"]
     said["annotator"] = {"enum": ["ana", "zoe"]}
+    document["components"]["schemas"]["ToComment"]["properties"]["annotator"] = {"enum": ["yan", "zoe"]}
     said["revision"] = {"const": 0}
     said["spans"]["maxItems"] = 1
     shape["output"] = {"enum": ["It closes at six.", "Six.", ""]}

@@ -126,11 +126,14 @@ def test_the_token_is_asked_for(settings: Settings) -> None:
         assert stored(settings) == []
         with Store.open(settings.store) as store:
             at = datetime.now(UTC)
-            label, admin = (store.users.add(role, role, by="test", now=at) for role in ("label", "admin"))
+            label, admin, ingest = (
+                store.users.add(role, role, by="test", now=at) for role in ("label", "admin", "ingest")
+            )
         user = (("authorization", f"Bearer {label}"),)
         assert refused(channel, packed(), metadata=user) == ("PERMISSION_DENIED", None)
         assert stored(settings) == []
-        assert export(channel, packed(), metadata=(("authorization", f"Bearer {admin}"),)) == b""
+        for token in (admin, ingest):
+            assert export(channel, packed(), metadata=(("authorization", f"Bearer {token}"),)) == b""
         assert export(channel, packed()) == b""
     with receiving(replace(settings, token=None)) as channel:
         assert export(channel, packed(), metadata=()) == b""

@@ -226,6 +226,12 @@ def traceloop_search() -> list[Span]:
     return [spans[0], replace(spans[1], events=found), spans[2]]
 
 
+def traceloop_messages() -> list[Span]:
+    """As its packages write since 2026: messages as JSON in texts, beside its own kinds."""
+    search = {"traceloop.span.kind": "task", "db.system": "chroma", "db.operation": "query"}
+    return trace(WORKFLOW, search, texts(GENAI_CALL | CONTENT) | {"llm.request.type": "chat"}, found=RESULTS)
+
+
 # --- tools with keys of their own --------------------------------------------------------------------
 
 
@@ -248,6 +254,15 @@ def vercel() -> list[Span]:
         },
         scope="ai",
     )
+
+
+def vercel_stream() -> list[Span]:
+    """An answer that was streamed, asked with messages."""
+    asked = json.dumps({"messages": [{"role": "user", "content": QUESTION}]})
+    agent, search, call = vercel()
+    streamed = {"ai.operationId": "ai.streamText", "ai.prompt": asked, "ai.response.text": ANSWER}
+    inner = {**call.attributes, "ai.operationId": "ai.streamText.doStream"}
+    return [replace(agent, attributes=streamed), search, replace(call, attributes=inner)]
 
 
 def mlflow() -> list[Span]:
@@ -353,6 +368,29 @@ def google_adk() -> list[Span]:
     )
 
 
+def genkit() -> list[Span]:
+    found = {
+        "documents": [
+            {"content": [{"text": text}], "metadata": {"id": f"d{number}"}}
+            for number, text in enumerate(DOCUMENTS)
+        ]
+    }
+    request = {"messages": [{"role": "user", "content": [{"text": STUFFED}]}]}
+    response = {"message": {"role": "model", "content": [{"text": ANSWER}]}, "finishReason": "stop"}
+
+    def values(kind: str, given: Any, came: Any) -> dict[str, str]:
+        """A kind is `action` with a subtype, or `flow`."""
+        kinds = {"genkit:type": "action", "genkit:metadata:subtype": kind} if kind != "flow" else {}
+        both = {"genkit:input": json.dumps(given), "genkit:output": json.dumps(came)}
+        return {"genkit:type": kind, **kinds, **both}
+
+    return trace(
+        values("flow", QUESTION, ANSWER),
+        values("retriever", {"query": {"content": [{"text": QUESTION}]}}, found),
+        values("model", request, response),
+    )
+
+
 CONVENTIONS: Mapping[str, Callable[[], list[Span]]] = {
     "genai": genai,
     "genai, JSON in texts": genai_json,
@@ -363,11 +401,14 @@ CONVENTIONS: Mapping[str, Callable[[], list[Span]]] = {
     "openinference": openinference,
     "traceloop": traceloop,
     "traceloop, entities": traceloop_search,
+    "traceloop, messages": traceloop_messages,
     "vercel": vercel,
+    "vercel, streamed": vercel_stream,
     "mlflow": mlflow,
     "pydantic-ai": pydantic_ai,
     "pydantic-ai, events": pydantic_ai_events,
     "logfire": logfire,
     "langfuse": langfuse,
     "google-adk": google_adk,
+    "genkit": genkit,
 }

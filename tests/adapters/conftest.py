@@ -38,6 +38,8 @@ FRAMEWORKS = {
     "test_ragas.py": "ragas",
     "test_inspect.py": "inspect_ai",
     "test_mlflow.py": "mlflow",
+    "test_argilla.py": "argilla",
+    "test_label_studio.py": "label_studio_sdk",
 }
 collect_ignore = [name for name, module in FRAMEWORKS.items() if not find_spec(module)]
 

@@ -20,6 +20,7 @@ from magistrate.labels.tasks import LabelTask, next_task
 from magistrate.labels.tools import Counting, Form
 from magistrate.store import Store
 from magistrate.store.connection import exists
+from magistrate.store.label_comments import Comment
 from magistrate.store.labels import Answer, Label, Queue, Quote, checked_annotator
 from magistrate.types import Span
 
@@ -82,12 +83,32 @@ class LabelQueue:
         with self._open() as (store, queue):
             return store.labels.labels(queue.name)
 
-    def export(
-        self, target: str | Path, *, gold: bool = False, replace: bool = False, form: Form | None = None
-    ) -> int:
-        """Write the labels as .csv or .jsonl, or .json for the tool `form`. Returns the number of rows."""
+    def comment(self, number: int, author: str, text: str) -> Comment:
+        """Append a comment to an item. On the page, it is shown to those who have labelled the item."""
         with self._open() as (store, queue):
-            return export(store, queue, Path(target), gold=gold, replace=replace, form=form)
+            return store.comments.add(queue.name, number - 1, author, text, now=datetime.now(UTC))
+
+    def comments(self) -> list[Comment]:
+        """Return the comments on all items, by item, oldest first."""
+        with self._open() as (store, queue):
+            return store.comments.of(queue.name)
+
+    def export(
+        self,
+        target: str | Path,
+        *,
+        gold: bool = False,
+        comments: bool = False,
+        replace: bool = False,
+        form: Form | None = None,
+    ) -> int:
+        """Write the labels as .csv or .jsonl, or .json for the tool `form`. Returns the number of rows.
+
+        With `gold` these are the items' final labels, with `comments` what people wrote on items.
+        """
+        with self._open() as (store, queue):
+            target = Path(target)
+            return export(store, queue, target, gold=gold, comments=comments, replace=replace, form=form)
 
     def import_labels(
         self, source: str | Path, *, annotator: str | None = None, counting: Counting | None = None

@@ -106,18 +106,26 @@ def show(queue: str, unweighted: bool, store: str | None, as_json: bool) -> None
 @click.option(
     "--gold", is_flag=True, help="Only the final label of each item instead of every annotator's label."
 )
+@click.option("--comments", is_flag=True, help="What people wrote on items, instead of labels.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_option
 @json_option
 def export(
-    queue: str, target: Path, form: Any, gold: bool, force: bool, store: str | None, as_json: bool
+    queue: str,
+    target: Path,
+    form: Any,
+    gold: bool,
+    comments: bool,
+    force: bool,
+    store: str | None,
+    as_json: bool,
 ) -> None:
-    """Write the labels of QUEUE to a file."""
+    """Write the labels of QUEUE, or the comments, to a file."""
     from magistrate.labels.files import export as write
 
     with open_store(store) as opened:
         found = opened.labels.find(queue)
-        n = write(opened, found, target, gold=gold, replace=force, form=form)
+        n = write(opened, found, target, gold=gold, comments=comments, replace=force, form=form)
     if as_json:
         print_json({"queue": found.name, "file": str(target), "rows": n})
     else:

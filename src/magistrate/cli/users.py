@@ -24,7 +24,8 @@ EXAMPLE = "Example: magistrate users add ana --role label; magistrate users log 
 def command(context: click.Context, store: str | None, as_json: bool) -> None:
     """Users of 'magistrate serve': each has a token of their own and a role. Without a command: list them.
 
-    Roles: view reads; label reads, labels, decides conflicts and asks judges; admin does everything.
+    Roles: ingest sends spans and nothing else; view reads; label reads, labels, decides conflicts and asks
+    judges; admin does everything.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_users, store=store, as_json=as_json)
@@ -33,7 +34,10 @@ def command(context: click.Context, store: str | None, as_json: bool) -> None:
 @command.command(epilog="Example: magistrate users add ana --role label")
 @click.argument("name")
 @click.option(
-    "--role", type=click.Choice(["view", "label", "admin"]), required=True, help="What the user may do."
+    "--role",
+    type=click.Choice(["ingest", "view", "label", "admin"]),
+    required=True,
+    help="What the user may do.",
 )
 @store_option
 @json_option

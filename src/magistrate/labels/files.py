@@ -38,6 +38,7 @@ COLUMNS = (
     *("id", "label", "annotator", "answer", "note", "seconds", "verdict_shown", "revision", "at"),
     *("inclusion", "policy"),
 )
+COMMENT_COLUMNS = ("id", "item", "author", "text", "at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +59,15 @@ def export(
     target: Path,
     *,
     gold: bool = False,
+    comments: bool = False,
     replace: bool = False,
     form: Form | None = None,
 ) -> int:
-    """Write every annotator's labels, or with `gold` each item's final label. Returns the number of rows.
+    """Write every annotator's labels, and return the number of rows.
 
-    The suffix selects the format: `.csv` or `.jsonl`, or `.json` for the tool `form`. Raises `SpecError`
-    for another suffix, and if the file exists and `replace` is false.
+    With `gold` these are the items' final labels, with `comments` what people wrote on items. The suffix
+    selects the format: `.csv` or `.jsonl`, or `.json` for the tool `form`. Raises `SpecError` for another
+    suffix, and if the file exists and `replace` is false.
     """
     ending = target.suffix.lower()
     if ending not in (".csv", ".jsonl", ".json"):
@@ -73,16 +76,17 @@ def export(
         raise SpecError(f"a .json file needs --for {' or '.join(FORMS)}, and only a .json file")
     if target.exists() and not replace:
         raise SpecError(f"{target} already exists; --force replaces it")
-    rows = rows_to_write(store, queue, gold=gold, form=form)
+    rows = rows_to_write(store, queue, gold=gold, comments=comments, form=form)
+    columns = COMMENT_COLUMNS if comments else COLUMNS
 
     def write(raw: IO[bytes]) -> int:
         text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="")
         if form is not None:
             text.write(json.dumps(rows, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
         elif ending == ".csv":
-            writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
+            writer = csv.DictWriter(text, columns, extrasaction="ignore")
             writer.writeheader()
-            writer.writerows({name: _cell(row[name]) for name in COLUMNS} for row in rows)
+            writer.writerows({name: _cell(row[name]) for name in columns} for row in rows)
         else:
             text.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
         text.flush()
@@ -93,9 +97,16 @@ def export(
 
 
 def rows_to_write(
-    store: Store, queue: Queue, *, gold: bool = False, form: Form | None = None
+    store: Store, queue: Queue, *, gold: bool = False, comments: bool = False, form: Form | None = None
 ) -> list[dict[str, Any]]:
-    """Return plain rows, one per label or with `gold` one per decided item; with `form` those of the tool."""
+    """Return plain rows, one per label or with `gold` one per decided item; with `form` those of the tool.
+
+    With `comments`, one per comment instead. Raises `SpecError` for a combination that does not exist.
+    """
+    if comments:
+        if gold or form is not None:
+            raise SpecError("comments have a file of their own: leave out the final labels and the tool")
+        return list(_comments(store, queue))
     if form is not None:
         return tasks(form, queue, findings(store, queue), store.labels.samples(queue.name), gold=gold)
     return list(_held(store, queue) if gold else _said(store, queue))
@@ -142,6 +153,14 @@ def _held(store: Store, queue: Queue) -> Iterator[dict[str, Any]]:
         }
         chance = {"inclusion": found.item.inclusion, "policy": found.item.policy}
         yield {**_sample(sample, found.label, found.spans), **told, **chance}
+
+
+def _comments(store: Store, queue: Queue) -> Iterator[dict[str, Any]]:
+    """Yield one row per comment; `item` is the number of the item, from 1."""
+    ids = {each.position: each.sample_id for each in store.labels.items(queue.name)}
+    for each in store.comments.of(queue.name):
+        told = {"author": each.author, "text": each.text, "at": each.at.isoformat(timespec="seconds")}
+        yield {"id": ids[each.position], "item": each.position + 1, **told}
 
 
 def _sample(sample: Sample, label: str | None, spans: tuple[Span, ...]) -> dict[str, Any]:

@@ -117,7 +117,8 @@ def _results(output: str, each: _Said) -> Iterator[dict[str, Any]]:
         place = {"from_name": name, "to_name": OUTPUT, "type": kind}
         return {"id": f"{name}-{number}", **place, "value": dict(value)}
 
-    yield result(LABEL, "choices", 0, {"choices": [each.label]})
+    if each.label != SKIP:  # a cancelled annotation; the tool has no such choice
+        yield result(LABEL, "choices", 0, {"choices": [each.label]})
     for number, span in enumerate(each.spans):
         text = whole(output[span.start : span.end])
         value = {"start": span.start, "end": span.end, "text": text, "labels": [span.kind]}
@@ -133,13 +134,14 @@ def _record(
     users = {each.who: str(uuid.uuid5(_NAMES, each.who)) for each in said}
     responses: dict[str, list[dict[str, Any]]] = {LABEL: [], SPANS: [], NOTE: []}
     for each in said:
+        status = "discarded" if each.label == SKIP else "submitted"  # without one it would be a draft
         spans = [
             {"start": one.start, "end": one.end, "label": one.kind, "text": output[one.start : one.end]}
             for one in each.spans
         ]
         for name, value in ((LABEL, each.label), (SPANS, spans), (NOTE, each.note)):
             if value:
-                responses[name].append({"value": value, "user_id": users[each.who]})
+                responses[name].append({"value": value, "user_id": users[each.who], "status": status})
     return {
         "id": sample.id,
         "fields": _texts(sample),
@@ -250,13 +252,18 @@ def _spans(
         return []
     found = []
     for each in given:
-        start, end = each.get("start"), each.get("end")
+        start, end = _whole_number(each.get("start")), _whole_number(each.get("end"))
         if type(start) is not int or type(end) is not int:
             raise InputError(f"start and end of a span must be numbers: {start!r}, {end!r}")
         text = each.get("text")
         start, end = place(output, start, end, text if isinstance(text, str) else None, counting)
         found.append({"start": start, "end": end, "kind": each["kind"]})
     return found
+
+
+def _whole_number(given: Any) -> Any:
+    """Return an offset that is written as 5.0, as Label Studio's own package does, as a whole number."""
+    return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
 def place(

@@ -18,6 +18,7 @@ from magistrate.server.responses import page
 from magistrate.server.roles import visitor_of
 from magistrate.server.state import RequestStore
 from magistrate.store import Store
+from magistrate.store.label_comments import Comment
 from magistrate.store.labels import DECIDED, Answer, Label, Queue
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
@@ -38,7 +39,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictView:
-    """An item with all its labels. `before` and `after` are the numbers of other conflicts."""
+    """An item with all its labels. `before` and `after` are the numbers of other conflicts.
+
+    `comments` are those on the item, each with the letter of who wrote it, None for somebody without a label.
+    """
 
     queue: Queue
     found: Finding
@@ -49,6 +53,7 @@ class ConflictView:
     before: int | None
     after: int | None
     n_open: int
+    comments: tuple[tuple[str | None, Comment], ...]
 
     @property
     def number(self) -> int:
@@ -62,12 +67,14 @@ def conflict_view(store: Store, name: str, number: int) -> ConflictView:
     item, sample = store.labels.item(queue.name, number - 1)
     every = findings(store, queue)
     found = every[item.position]
+    sides = anonymous(queue, found)
+    letters = {label.annotator: letter for letter, label in sides}
     waiting = [each.item.position + 1 for each in every if each.state == "conflict"]
     return ConflictView(
         queue=queue,
         found=found,
         sample=sample,
-        sides=tuple(_side(letter, label, sample) for letter, label in anonymous(queue, found)),
+        sides=tuple(_side(letter, label, sample) for letter, label in sides),
         sources=tuple(
             Text(source_title(sample, at), blocked(text, ())) for at, text in enumerate(sample.sources)
         ),
@@ -75,6 +82,9 @@ def conflict_view(store: Store, name: str, number: int) -> ConflictView:
         before=max((each for each in waiting if each < number), default=None),
         after=min((each for each in waiting if each > number), default=None),
         n_open=len(waiting),
+        comments=tuple(
+            (letters.get(each.author), each) for each in store.comments.of(queue.name, item.position)
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import cache, partial
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
@@ -39,7 +39,7 @@ from magistrate.server import (
     watch,
     watch_metrics,
 )
-from magistrate.server.responses import compile_templates, error_response
+from magistrate.server.responses import compile_templates, error_response, json_response
 from magistrate.server.roles import check_role
 from magistrate.server.settings import Settings
 from magistrate.server.state import JobQueue, LRUCache, RunCache, RunCounter, StorePool, user_finder
@@ -79,7 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
         title="Magistrate",
         version=__version__,
         description="Runs, figures, samples and verdicts of a store; also judges single samples.",
-        openapi_url="/api/openapi.json",
+        openapi_url=None,  # FastAPI's own route would take no role
         telemetry={"auto_configure": False, "tracing": False, "metrics": False, "logs": False},
         docs_url=None,
         redoc_url=None,
@@ -110,10 +110,16 @@ def create_app(settings: Settings) -> FastAPI:
     health = monitoring.health_router(monitoring.store_check(stores, settings.store))
     for router in API:
         app.include_router(router, prefix="/api")
+    app.get("/api/openapi.json", include_in_schema=False)(api_description)
     receivers = (otlp.router,) if settings.watch else ()
     for router in (health, monitoring.router, responses.router, *receivers, *PAGES, *LABEL_PAGES):
         app.include_router(router, include_in_schema=False)
     return app
+
+
+def api_description(request: Request) -> Response:
+    """Describe the API as OpenAPI."""
+    return json_response(request.app.openapi())
 
 
 @cache

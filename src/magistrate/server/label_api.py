@@ -20,11 +20,12 @@ from magistrate.labels.estimates import progress
 from magistrate.labels.files import rows_to_write
 from magistrate.labels.tasks import LabelTask, next_task
 from magistrate.labels.tools import Form
-from magistrate.server.label_items import MEANWHILE
+from magistrate.server.label_items import MEANWHILE, add_comment, comments_for
 from magistrate.server.labels import MOST_NUMBER, Annotators
 from magistrate.server.responses import answering_with, error_responses, json_response
 from magistrate.server.roles import visitor_of
 from magistrate.server.state import RequestStore
+from magistrate.store.label_comments import LONGEST_COMMENT, Comment
 from magistrate.store.labels import (
     LONGEST_ANNOTATOR,
     LONGEST_NAME,
@@ -136,6 +137,27 @@ class Labelled(BaseModel):
     annotator: str
 
 
+class ToComment(BaseModel, extra="forbid"):
+    """A comment on an item."""
+
+    text: str = Field(min_length=1, max_length=LONGEST_COMMENT)
+    annotator: str | None = Field(None, max_length=LONGEST_ANNOTATOR)
+
+
+class CommentLine(BaseModel):
+    """A stored comment: who wrote it, and when."""
+
+    author: str
+    text: str
+    at: str
+
+
+class CommentLines(BaseModel):
+    """The comments on an item, oldest first."""
+
+    comments: list[CommentLine]
+
+
 class LabelRows(BaseModel):
     """Labels as written by `magistrate labels export`."""
 
@@ -191,15 +213,54 @@ def submit(request: Request, name: str, number: Number, body: ToLabel, store: Re
     return json_response({"label": stored.label, "revision": stored.revision, "annotator": who})
 
 
+@api.get(
+    "/labels/{name}/items/{number}/comments",
+    response_model=CommentLines,
+    responses=error_responses(404, 422, 503),
+)
+def comments(
+    request: Request,
+    name: str,
+    number: Number,
+    store: RequestStore,
+    annotator: Annotated[str | None, Query(max_length=LONGEST_ANNOTATOR)] = None,
+) -> Response:
+    """The comments on an item; 422 before the annotator's own label, as they may tell those of others."""
+    who = _annotator(request, annotator)
+    with answering_with(InputError, 422):
+        found = comments_for(store, store.labels.find(name), number - 1, who)
+    return json_response({"comments": [_comment(each) for each in found]})
+
+
+@api.post(
+    "/labels/{name}/items/{number}/comments",
+    response_model=CommentLine,
+    responses=error_responses(400, 404, 422, 503),
+)
+def add(request: Request, name: str, number: Number, body: ToComment, store: RequestStore) -> Response:
+    """Append a comment to an item; the last one is stored once if it is sent twice."""
+    who = _annotator(request, body.annotator)
+    with answering_with(InputError, 422):
+        made = add_comment(request, store, store.labels.find(name), number - 1, who, body.text)
+    return json_response(_comment(made))
+
+
 @api.get("/labels/{name}/export", response_model=LabelRows, responses=error_responses(404, 422, 503))
 def export(
     name: str,
     store: RequestStore,
     gold: Annotated[bool, Query()] = False,
+    comments: Annotated[bool, Query()] = False,
     form: Annotated[Form | None, Query(alias="for")] = None,
 ) -> Response:
-    """All annotators' labels, or with `gold` the final ones; `for` selects the format of another tool."""
-    return json_response({"rows": rows_to_write(store, store.labels.find(name), gold=gold, form=form)})
+    """All annotators' labels, with `gold` the final ones, with `comments` what people wrote on items.
+
+    `for` selects the format of another tool.
+    """
+    found = store.labels.find(name)
+    with answering_with(SpecError, 422):
+        rows = rows_to_write(store, found, gold=gold, comments=comments, form=form)
+    return json_response({"rows": rows})
 
 
 def _annotator(request: Request, given: str | None) -> str:
@@ -209,6 +270,11 @@ def _annotator(request: Request, given: str | None) -> str:
         raise HTTPException(422, "give the name of the annotator in 'annotator'")
     with answering_with(SpecError, 422):
         return annotators.chosen(request, who)
+
+
+def _comment(comment: Comment) -> dict[str, str]:
+    at = comment.at.isoformat(timespec="seconds")
+    return {"author": comment.author, "text": comment.text, "at": at}
 
 
 def _line(queue: Queue) -> dict[str, Any]:

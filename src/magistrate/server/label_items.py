@@ -1,4 +1,4 @@
-"""The page of one item of a label queue: its texts, the form, and the handling of submissions."""
+"""The page of one item of a label queue: its texts, the form, comments, and the handling of submissions."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from magistrate.server.responses import json_response, page, sample_address
 from magistrate.server.roles import visitor_of
 from magistrate.server.state import LRUCache, RequestStore
 from magistrate.store import Store
+from magistrate.store.label_comments import LONGEST_COMMENT, Comment
 from magistrate.store.labels import UNDONE, Answer, Item, Label, Queue, Quote
 from magistrate.types import Outcome, Sample, Span, Verdict
 
@@ -75,7 +76,8 @@ class ItemView:
 
     `mine` is their label, None if they gave none or took it back. `revision` is their newest one, 0 for
     none. `verdicts` are the judges' results, None while hidden; `may_see` is true if they may be shown.
-    `filled` holds the form's values: a rejected submission, else the stored label.
+    `comments` are None as long as they are hidden too. `filled` holds the form's values: a rejected
+    submission, else the stored label.
     """
 
     queue: Queue
@@ -90,6 +92,7 @@ class ItemView:
     filled: Answer
     verdicts: tuple[VerdictLine, ...] | None
     may_see: bool
+    comments: tuple[Comment, ...] | None
     standing: Standing
 
     @property
@@ -137,10 +140,9 @@ def item_view(
     blind = bool(queue.settings.get("blind", True))
     may_see = queue.run_id is not None and (mine is not None or not blind)
     shown = may_see and (verdict or not blind)
-    if shown:
-        # From now on the annotator's labels of this item depend on the judge's verdict.
-        now = datetime.now(UTC)
-        store.labels.lease(queue.name, item.position, who, now if blind else lease_end(now), shown=True)
+    comments = _comments(store, queue, item.position, mine)
+    if shown or _by_others(comments, who):
+        _note_seen(store, queue, item.position, who)
     filled = sent or mine or Answer(label="")
     marks = [Mark(span.start, span.end, css_kind(span.kind), span.kind) for span in filled.spans]
     cache: LRUCache = request.app.state.label_passages
@@ -172,6 +174,7 @@ def item_view(
         filled=filled,
         verdicts=_verdicts(store, queue, sample) if shown else None,
         may_see=may_see,
+        comments=comments,
         standing=standing(request, store, queue, who),
     )
 
@@ -184,6 +187,24 @@ def _best(sample: Sample) -> tuple[tuple[int, int, int], ...]:
     found = passages(sources)
     order = Ranking([piece.of(sources) for piece in found]).order(sample.output or "")
     return tuple((found[at].index, found[at].start, found[at].end) for at in order[:PASSAGES])
+
+
+def _comments(store: Store, queue: Queue, position: int, mine: Label | None) -> tuple[Comment, ...] | None:
+    """Return the comments on an item; None before the annotator's own label, as they may tell others'."""
+    if mine is None and queue.settings.get("blind", True):
+        return None
+    return tuple(store.comments.of(queue.name, position))
+
+
+def _by_others(comments: tuple[Comment, ...] | None, who: str) -> bool:
+    return any(each.author != who for each in comments or ())
+
+
+def _note_seen(store: Store, queue: Queue, position: int, who: str) -> None:
+    """Mark the annotator's later labels of an item: they depend on verdicts, or on what others say."""
+    now = datetime.now(UTC)
+    blind = bool(queue.settings.get("blind", True))
+    store.labels.lease(queue.name, position, who, now if blind else lease_end(now), shown=True)
 
 
 def _verdicts(store: Store, queue: Queue, sample: Sample) -> tuple[VerdictLine, ...]:
@@ -245,6 +266,7 @@ def answer_of(
     )
 
 
+UNLABELLED = "comments can be read and written once you have labelled the item"
 MEANWHILE = "you have labelled this item in another window in the meantime; this is the current label"
 
 
@@ -318,6 +340,47 @@ def submit(
     return RedirectResponse(queue_address(queue.name, "next"), 303)
 
 
+@router.post("/label/{name}/{number:int}/comments")
+def comment(request: Request, name: str, number: Number, store: RequestStore, text: Typed = "") -> Response:
+    """Store a comment on an item and show the item again."""
+    who = required_annotator(request)
+    queue = store.labels.find(name)
+    try:
+        add_comment(request, store, queue, number - 1, who, text)
+    except InputError as error:
+        view = item_view(request, store, name, number, who)
+        return _page(request, view, who, error=str(error), status=422, written=text)
+    return RedirectResponse(f"{queue_address(queue.name, str(number))}#comments", 303)
+
+
+def comments_for(store: Store, queue: Queue, position: int, who: str) -> tuple[Comment, ...]:
+    """Return the comments on an item, and note that the annotator has seen them.
+
+    Raises `InputError` if they may not see them yet.
+    """
+    found = _readable_comments(store, queue, position, who)
+    if _by_others(found, who):
+        _note_seen(store, queue, position, who)
+    return found
+
+
+def _readable_comments(store: Store, queue: Queue, position: int, who: str) -> tuple[Comment, ...]:
+    store.labels.item(queue.name, position)  # `SpecError` without such an item
+    newest = store.labels.newest(queue.name, position, who)
+    mine = None if newest is None or newest.label == UNDONE else newest
+    found = _comments(store, queue, position, mine)
+    if found is None:
+        raise InputError(UNLABELLED)
+    return found
+
+
+def add_comment(request: Request, store: Store, queue: Queue, position: int, who: str, text: str) -> Comment:
+    """Store a comment. Raises `InputError` if the annotator may not see comments on the item yet."""
+    _readable_comments(store, queue, position, who)
+    by = visitor_of(request).who
+    return store.comments.add(queue.name, position, who, text, now=datetime.now(UTC), by=by)
+
+
 @router.post("/label/{name}/undo")
 def undo(request: Request, name: str, store: RequestStore) -> Response:
     """Take back the last label and show its item again."""
@@ -330,8 +393,22 @@ def undo(request: Request, name: str, store: RequestStore) -> Response:
 
 
 def _page(
-    request: Request, view: ItemView, who: str, *, error: str | None = None, status: int = 200
+    request: Request,
+    view: ItemView,
+    who: str,
+    *,
+    error: str | None = None,
+    status: int = 200,
+    written: str = "",
 ) -> Response:
     return page(
-        request, "label_item.html", status=status, view=view, who=who, error=error, address=queue_address
+        request,
+        "label_item.html",
+        status=status,
+        view=view,
+        who=who,
+        error=error,
+        written=written,
+        longest=LONGEST_COMMENT,
+        address=queue_address,
     )

@@ -6,6 +6,7 @@ import base64
 import getpass
 import hmac
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,7 +32,10 @@ from magistrate.types import Outcome
 
 YEAR = 31_536_000
 MOST_NUMBER = 2**31  # limit of item numbers in the store
-TOLD_EVERY = 10  # decided items between updates of the share
+TOLD_EVERY, MANY = (
+    10,
+    1_000,
+)  # labelled items between updates of the share; from so many on, ten times as many
 
 Number = Annotated[int, Path(lt=MOST_NUMBER)]
 
@@ -141,9 +145,9 @@ def queue_address(name: str, *rest: str) -> str:
 class QueueView:
     """A queue with its statistics.
 
-    `judges` maps each judge of the run to its agreement with people, as a share of samples. `mine` is the
-    number of items that the annotator has labelled, `to_go` the number that still want a label from
-    anybody.
+    `commented` maps the numbers of items with comments to how many there are. `judges` maps each judge of the
+    run to its agreement with people, as a share of samples. `mine` is the number of items that the annotator
+    has labelled, `to_go` the number that still want a label from anybody.
     """
 
     queue: Queue
@@ -152,6 +156,7 @@ class QueueView:
     judges: Mapping[str, Estimate]
     conflicts: tuple[int, ...]
     decided: tuple[int, ...]
+    commented: Mapping[int, int]
     mine: int
 
     @property
@@ -173,6 +178,7 @@ def queue_view(store: Store, name: str, annotator: str | None) -> QueueView:
         },
         conflicts=tuple(each.item.position + 1 for each in found if each.state == "conflict"),
         decided=tuple(each.item.position + 1 for each in found if each.state == "adjudicated"),
+        commented=Counter(each.position + 1 for each in store.comments.of(queue.name)),
         mine=_mine(found, annotator),
     )
 
@@ -198,7 +204,7 @@ def _mine(found: Sequence[Finding], annotator: str | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Progress shown while labelling. `figure` is the share, updated after every ten decided items."""
+    """Progress shown while labelling. `figure` is the share, updated after every ten labelled items."""
 
     mine: int
     n_items: int
@@ -212,19 +218,19 @@ class Standing:
 
 def standing(request: Request, store: Store, queue: Queue, annotator: str) -> Standing:
     """Return the progress of a queue, for the page of an item."""
-    found = findings(store, queue)
-    n = sum(each.label is not None for each in found)
-    figure = None
-    if tens := n // TOLD_EVERY:
+    counts = store.labels.counts(queue.name, annotator)
+    n, figure = counts.labelled, None
+    # The share takes all labels of the queue: many are not read again for every few more.
+    if told := n // (TOLD_EVERY if n < MANY else MANY // 10):
         kept: LRUCache = request.app.state.label_figures
-        key = (queue.name, queue.created_at, tens)
-        figure = kept.get_or_make(key, lambda: progress(queue, found, store.labels.samples(queue.name)).words)
-    return Standing(
-        mine=_mine(found, annotator),
-        n_items=len(found),
-        to_go=sum(each.waits for each in found),
-        figure=figure,
-    )
+        figure = kept.get_or_make(
+            (queue.name, queue.created_at, n < MANY, told), lambda: _words(store, queue)
+        )
+    return Standing(mine=counts.mine, n_items=counts.n_items, to_go=counts.waiting, figure=figure)
+
+
+def _words(store: Store, queue: Queue) -> str:
+    return progress(queue, findings(store, queue), store.labels.samples(queue.name)).words
 
 
 # --- pages ----------------------------------------------------------------------------------------

@@ -16,11 +16,15 @@ FindUser = Callable[[bytes], User | None]
 OTHER = "other"
 _KEY = "magistrate.visitor"
 
-# A route that is missing here takes `admin`. None is for everybody, without a token.
+# A route that is missing here takes `admin`. None is for everybody, without a token. The routes of `ingest`
+# are for that role and `admin` alone: who reads or labels sends no spans.
 LEAST_ROLE: Mapping[str, Role | None] = {
     "GET /healthz": None,
     "GET /readyz": None,
     "GET /static/{name}": None,
+    # What programs send.
+    "POST /v1/traces": "ingest",
+    "POST /v1/logs": "ingest",
     # What is read.
     "GET /": "view",
     "GET /runs/{run_id}": "view",
@@ -66,12 +70,15 @@ LEAST_ROLE: Mapping[str, Role | None] = {
     "GET /label/{name}/next": "label",
     "GET /label/{name}/{number}": "label",
     "POST /label/{name}/{number}": "label",
+    "POST /label/{name}/{number}/comments": "label",
     "POST /label/{name}/undo": "label",
     "GET /label/{name}/conflicts": "label",
     "GET /label/{name}/conflicts/{number}": "label",
     "POST /label/{name}/conflicts/{number}": "label",
     "POST /api/labels/{name}/next": "label",
     "POST /api/labels/{name}/items/{number}": "label",
+    "GET /api/labels/{name}/items/{number}/comments": "label",
+    "POST /api/labels/{name}/items/{number}/comments": "label",
     # One sample judged, which costs time and perhaps money, but stores nothing.
     "GET /try": "label",
     "POST /try": "label",
@@ -92,8 +99,6 @@ LEAST_ROLE: Mapping[str, Role | None] = {
     "POST /start": "admin",
     "GET /start/{id}": "admin",
     "POST /start/{id}/stop": "admin",
-    "POST /v1/traces": "admin",
-    "POST /v1/logs": "admin",
     "GET /audit": "admin",
     "GET /api/audit": "admin",
 }
@@ -110,7 +115,9 @@ class Visitor:
     def may(self, route: str) -> bool:
         """Return whether their role suffices for a route, such as `GET /runs/{run_id}`."""
         least = LEAST_ROLE.get(route, "admin")
-        return least is None or ROLES.index(self.role) >= ROLES.index(least)
+        if least is None or self.role in (least, "admin"):
+            return True
+        return "ingest" not in (least, self.role) and ROLES.index(self.role) > ROLES.index(least)
 
 
 WITH_TOKEN = Visitor("(server token)", "admin")

@@ -265,7 +265,10 @@ class Login:
         given = fields.get("token", [""])[0].strip().encode("utf-8", "replace")
         answer = await self._attempts.check(client_of(request.scope), given)
         if isinstance(answer, Visitor):
-            return self._signed_in(request, following, digest(given))
+            if answer.may("GET /"):
+                return self._signed_in(request, following, digest(given))
+            message = "This token is for a program that sends spans. It opens no page."
+            return page(request, "login.html", status=403, next=following, error=message)
         if answer == "later":
             wait = self.wait(request.scope)
             message = f"There were too many wrong tokens. Try again in {wait} seconds."

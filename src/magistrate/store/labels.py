@@ -16,7 +16,20 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, exists, func, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Subquery,
+    and_,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+)
 
 from magistrate.errors import InputError, SpecError
 from magistrate.store.audit import log_change
@@ -99,6 +112,20 @@ class Item:
     wanted: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemCounts:
+    """Numbers of items in a queue.
+
+    `mine` are those that the annotator has answered, `waiting` want another label, and `labelled` are those
+    that somebody has called faithful or hallucinated.
+    """
+
+    n_items: int
+    mine: int
+    waiting: int
+    labelled: int
+
+
 @dataclass(frozen=True, slots=True)
 class Quote:
     """A passage of the context: half-open character offsets into `Sample.sources[source]`."""
@@ -124,7 +151,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label(Answer):
-    """A stored revision of an annotator's answer, from 1; `shown`: they had seen the judge's verdict."""
+    """A stored revision of an annotator's answer, from 1.
+
+    `shown`: they had seen the judge's verdict, or comments of others, which may repeat it.
+    """
 
     id: int
     position: int
@@ -267,7 +297,7 @@ class Labels(StorePart):
                 n += len(rows)
             if not n:
                 raise InputError(f"there is nothing to label in {shown(queue.source)}")
-            return _queue(connection, name)
+            return require_queue(connection, name)
 
     def queues(self) -> list[Queue]:
         """Return all queues, newest first."""
@@ -278,12 +308,12 @@ class Labels(StorePart):
     def find(self, name: str) -> Queue:
         """Return the queue of this name. Raises `SpecError` that suggests similar names."""
         with self._reading() as connection:
-            return _queue(connection, name)
+            return require_queue(connection, name)
 
     def delete(self, name: str) -> Queue:
         """Delete a queue with its labels and decisions, and return it."""
         with self._writing() as connection:
-            found = _queue(connection, name)
+            found = require_queue(connection, name)
             stop_writers(connection, samples)
             mine = select(label_items.c.sample_key).where(label_items.c.queue == found.name)
             kept = (
@@ -301,19 +331,19 @@ class Labels(StorePart):
     def items(self, queue: str) -> list[Item]:
         """Return all items of a queue in order."""
         with self._reading() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             asked = _items().where(label_items.c.queue == _name(queue)).order_by(label_items.c.position)
             return [_item(row) for row in connection.execute(asked)]
 
     def item(self, queue: str, position: int) -> tuple[Item, Sample]:
         """Return one item and its sample."""
         with self._reading() as connection:
-            return _item_at(connection, queue, position)
+            return require_item(connection, queue, position)
 
     def samples(self, queue: str) -> list[Sample]:
         """Return the samples of all items, in item order."""
         with self._reading() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             asked = select(label_items.c.sample_id, samples.c.body).join_from(label_items, samples)
             asked = asked.where(label_items.c.queue == _name(queue)).order_by(label_items.c.position)
             return [sample_from(sample_id, body) for sample_id, body in connection.execute(asked)]
@@ -348,7 +378,7 @@ class Labels(StorePart):
         free = others.scalar_subquery() + held.scalar_subquery() < label_items.c.wanted
         asked = select(at).where(label_items.c.queue == name, ~mine, free, at.not_in(list(but)))
         with self._writing() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             # Two annotators who ask at once must not get the same item.
             stop_writers(connection, label_leases)
             position = connection.scalar(asked.order_by(at).limit(1))
@@ -356,12 +386,34 @@ class Labels(StorePart):
                 _lease(connection, name, position, annotator, until)
             return position
 
+    def counts(self, queue: str, annotator: str) -> ItemCounts:
+        """Count the items of a queue, and those of this annotator."""
+        name, at = _name(queue), label_items.c.position
+        said = _said_by_item(name, annotator)
+        gold = select(label_gold.c.position).where(label_gold.c.queue == name).distinct().subquery()
+        every = label_items.outerjoin(said, said.c.position == at).outerjoin(gold, gold.c.position == at)
+        n_said = (
+            func.coalesce(said.c.others, 0) + func.coalesce(said.c.mine, 0) - func.coalesce(said.c.skip, 0)
+        )
+        open_now = gold.c.position.is_(None) & (n_said < label_items.c.wanted)
+        labelled = gold.c.position.is_not(None) | (func.coalesce(said.c.decided, 0) > 0)
+        asked = select(
+            func.count().label("n_items"),
+            func.coalesce(func.sum(said.c.mine), 0).label("mine"),
+            _sum_if(open_now).label("waiting"),
+            _sum_if(labelled).label("labelled"),
+        )
+        with self._reading() as connection:
+            require_queue(connection, queue)
+            row = connection.execute(asked.select_from(every).where(label_items.c.queue == name)).one()
+        return ItemCounts(**{name: int(value or 0) for name, value in row._mapping.items()})
+
     def lease(
         self, queue: str, position: int, annotator: str, until: datetime, *, shown: bool = False
     ) -> None:
-        """Lease this item to the annotator until `until`; `shown`: they now see the judge's verdict."""
+        """Lease this item to the annotator until `until`; `shown`: they now see verdicts or comments."""
         with self._writing() as connection:
-            _item_at(connection, queue, position)
+            require_item(connection, queue, position)
             stop_writers(connection, label_leases)
             _lease(connection, _name(queue), position, annotator, until, shown=shown)
 
@@ -385,7 +437,7 @@ class Labels(StorePart):
         """
         annotator, name = checked_annotator(annotator), _name(queue)
         with self._writing_for_good() as connection:
-            _, sample = _item_at(connection, queue, position)
+            _, sample = require_item(connection, queue, position)
             answer = checked_answer(answer, sample)
             stop_writers(connection, labels)
             newest = _newest(connection, name, position, annotator)
@@ -396,7 +448,7 @@ class Labels(StorePart):
             seen = _was_shown(connection, name, position, annotator)
             _append(connection, name, position, annotator, answer, revision=revision + 1, seen=seen, now=now)
             details = f"{answer.label}, revision {revision + 1}{_under(annotator, by)}"
-            log_change(connection, by, "label", _place(name, position), now, details)
+            log_change(connection, by, "label", item_place(name, position), now, details)
             return _newest(connection, name, position, annotator)
 
     def add_all(
@@ -416,7 +468,7 @@ class Labels(StorePart):
         with self._writing_for_good() as connection:
             stop_writers(connection, labels)
             for (position, annotator), given in answers.items():
-                _, sample = _item_at(connection, queue, position)
+                _, sample = require_item(connection, queue, position)
                 answer, who = checked_answer(given, sample), checked_annotator(annotator)
                 newest = _newest(connection, name, position, who)
                 if newest is not None and newest.label == answer.label:
@@ -434,7 +486,7 @@ class Labels(StorePart):
         """Take back the annotator's last answer. Returns its item's position, None if there is none."""
         name = _name(queue)
         with self._writing_for_good() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             stop_writers(connection, labels)
             mine = (labels.c.queue == name, labels.c.annotator == annotator, _LAST_WORD, _SAID)
             last = select(labels.c.position, labels.c.revision).where(*mine)
@@ -454,7 +506,7 @@ class Labels(StorePart):
                 now=now,
             )
             details = f"revision {row.revision + 1}{_under(annotator, by)}"
-            log_change(connection, by, "take back label", _place(name, row.position), now, details)
+            log_change(connection, by, "take back label", item_place(name, row.position), now, details)
             return int(row.position)
 
     def newest(self, queue: str, position: int, annotator: str) -> Label | None:
@@ -465,7 +517,7 @@ class Labels(StorePart):
     def labels(self, queue: str, *, history: bool = False) -> list[Label]:
         """Return each annotator's current labels, by item and time; with `history` all revisions."""
         with self._reading() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             asked = select(labels).where(labels.c.queue == _name(queue))
             asked = asked if history else asked.where(_LAST_WORD, _SAID)
             rows = connection.execute(asked.order_by(labels.c.position, labels.c.id))
@@ -492,7 +544,7 @@ class Labels(StorePart):
         if not reason or len(reason) > LONGEST_NOTE:
             raise InputError(f"a decision needs a reason of 1 to {LONGEST_NOTE:,} characters")
         with self._writing_for_good() as connection:
-            _, sample = _item_at(connection, queue, position)
+            _, sample = require_item(connection, queue, position)
             answer = checked_answer(answer, sample)
             stop_writers(connection, label_gold)
             here = (label_gold.c.queue == name, label_gold.c.position == position)
@@ -514,14 +566,14 @@ class Labels(StorePart):
             }
             connection.execute(insert(label_gold), [row])
             details = f"{answer.label}, revision {newest + 1}{_under(adjudicator, by)}"
-            log_change(connection, by, "decide", _place(name, position), now, details)
+            log_change(connection, by, "decide", item_place(name, position), now, details)
             asked = select(label_gold).where(*here, label_gold.c.revision == newest + 1)
             return _gold(connection.execute(asked).one())
 
     def gold(self, queue: str, *, history: bool = False) -> list[Gold]:
         """Return the current decisions by item; with `history` all revisions."""
         with self._reading() as connection:
-            _queue(connection, queue)
+            require_queue(connection, queue)
             asked = select(label_gold).where(label_gold.c.queue == _name(queue))
             asked = asked.order_by(label_gold.c.position, label_gold.c.revision)
             found = [_gold(row) for row in connection.execute(asked)]
@@ -537,7 +589,7 @@ def _name(queue: str) -> str:
     return unicodedata.normalize("NFC", queue)
 
 
-def _place(queue: str, position: int) -> str:
+def item_place(queue: str, position: int) -> str:
     """Name an item in the audit log."""
     return f"{queue}, item {position + 1}"
 
@@ -552,12 +604,34 @@ def _beside(table: Any) -> tuple[ColumnElement[bool], ...]:
     return table.c.queue == label_items.c.queue, table.c.position == label_items.c.position
 
 
+def _sum_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
+
+
+def _said_by_item(queue: str, annotator: str) -> Subquery:
+    """Count the current labels of each item that has some.
+
+    `mine` is 1 if one is the annotator's, and `skip` if that is a skip; `others` are those of others that
+    are no skip, `decided` all that are faithful or hallucinated.
+    """
+    own, skip = labels.c.annotator == annotator, labels.c.label == SKIP
+    counted = select(
+        labels.c.position,
+        _sum_if(own).label("mine"),
+        _sum_if(own & skip).label("skip"),
+        _sum_if(~own & ~skip).label("others"),
+        _sum_if(labels.c.label.in_(DECIDED)).label("decided"),
+    )
+    return counted.where(labels.c.queue == queue, _LAST_WORD, _SAID).group_by(labels.c.position).subquery()
+
+
 def _queues() -> Select[Any]:
     counted = select(func.count()).where(label_items.c.queue == label_queues.c.name).scalar_subquery()
     return select(label_queues, counted.label("n_items"))
 
 
-def _queue(connection: Connection, name: str) -> Queue:
+def require_queue(connection: Connection, name: str) -> Queue:
+    """Return the queue of this name. Raises `SpecError` that suggests similar names."""
     row = connection.execute(_queues().where(label_queues.c.name == _name(name))).one_or_none()
     if row is None:
         known = list(connection.scalars(select(label_queues.c.name).order_by(label_queues.c.name)))
@@ -577,12 +651,13 @@ def _item(row: Row[Any]) -> Item:
     return of_row(Item, row)
 
 
-def _item_at(connection: Connection, queue: str, position: int) -> tuple[Item, Sample]:
+def require_item(connection: Connection, queue: str, position: int) -> tuple[Item, Sample]:
+    """Return an item and its sample. Raises `SpecError` if there is none at this position."""
     here = and_(label_items.c.queue == _name(queue), label_items.c.position == position)
     asked = _items().add_columns(samples.c.body).join_from(label_items, samples).where(here)
     row = connection.execute(asked).one_or_none()
     if row is None:
-        found = _queue(connection, queue)
+        found = require_queue(connection, queue)
         raise SpecError(f"queue {shown(found.name)} has items 1 to {found.n_items}, but no {position + 1}")
     return _item(row), sample_from(row.sample_id, row.body)
 

@@ -450,6 +450,20 @@ _RULE_EDITS = (
     )""",
 )
 
+# Comments on items of label queues.
+_COMMENTS = (
+    """CREATE TABLE label_comments (
+        id {key},
+        queue TEXT NOT NULL,
+        position BIGINT NOT NULL,
+        author TEXT NOT NULL,
+        text TEXT NOT NULL,
+        at TEXT NOT NULL,
+        FOREIGN KEY (queue, position) REFERENCES label_items (queue, position) ON DELETE CASCADE
+    )""",
+    "CREATE INDEX label_comments_item ON label_comments (queue, position)",
+)
+
 MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _FIRST,
     _COUNTS,
@@ -463,6 +477,7 @@ MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _SOURCES,
     _USERS,
     _RULE_EDITS,
+    _COMMENTS,
 )
 LATEST = len(MIGRATIONS)
 

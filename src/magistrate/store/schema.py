@@ -419,7 +419,7 @@ def _of_an_item() -> ForeignKeyConstraint:
     )
 
 
-# Who has leased an item, and whether the judge's verdict was `shown` to them; rows of ended leases stay.
+# Who has leased an item, and whether verdicts or comments were `shown` to them; rows of ended leases stay.
 label_leases = Table(
     "label_leases",
     metadata,
@@ -449,6 +449,20 @@ labels = Table(
     Column("at", Instant, nullable=False),
     UniqueConstraint("queue", "position", "annotator", "revision"),
     _of_an_item(),
+)
+
+# What people write on items beside their labels; append-only.
+label_comments = Table(
+    "label_comments",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("queue", Words, nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("author", Words, nullable=False),
+    Column("text", Words, nullable=False),
+    Column("at", Instant, nullable=False),
+    _of_an_item(),
+    Index("label_comments_item", "queue", "position"),
 )
 
 # Adjudicated gold labels of items, from the labels of these ids; append-only.

@@ -24,6 +24,7 @@ from magistrate.store.connection import RunLock, explained, held, hold, open_eng
 from magistrate.store.dataset_lists import DatasetLists
 from magistrate.store.datasets import DatasetShelf
 from magistrate.store.figures import KeptFigures, RunLists, keep_figures
+from magistrate.store.label_comments import Comments
 from magistrate.store.labels import Labels
 from magistrate.store.outbox import Outbox
 from magistrate.store.outcome_lists import OutcomeLists
@@ -168,6 +169,11 @@ class Store(DatasetShelf):
     def labels(self) -> Labels:
         """Queues of items to label, and the labels of people."""
         return Labels(self._writing, self._reading, self._writing_for_good)
+
+    @property
+    def comments(self) -> Comments:
+        """Comments of people on items of label queues."""
+        return Comments(self._writing, self._reading, self._writing_for_good)
 
     @property
     def watched(self) -> Watched:

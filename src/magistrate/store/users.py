@@ -16,9 +16,9 @@ from magistrate.store.labels import checked_annotator
 from magistrate.store.runs import near, shown
 from magistrate.store.schema import StorePart, stop_writers, users
 
-Role = Literal["view", "label", "admin"]
+Role = Literal["ingest", "view", "label", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
-"""Each role may do what the roles before it may."""
+"""`ingest` sends spans and may do nothing else. Of the others, each may do what the ones before it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

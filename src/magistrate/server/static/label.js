@@ -275,11 +275,18 @@
     form.elements.note.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save();
     });
-    for (const each of root.querySelectorAll("#mark, .find, .answer kbd, #help")) each.hidden = false;
+    const comment = root.querySelector("#comment-text");
+    if (comment) {
+      comment.addEventListener("keydown", (event) => {
+        if (event.key === "Escape") comment.blur();
+        if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) comment.form.requestSubmit();
+      });
+    }
+    for (const each of root.querySelectorAll("#mark, .find, .answer kbd, .comment kbd, #help")) each.hidden = false;
     if (!sources.length) root.querySelector(".find").hidden = true;
     draw();
     showQuote();
-    return Object.assign(shown, { mark, check, label, ofKind, resize, quote, drop, focusFind: () => field.focus() });
+    return Object.assign(shown, { mark, check, label, ofKind, resize, quote, drop, focusFind: () => field.focus(), comment });
   }
 
   // --- to the server and on ---------------------------------------------------------------------------
@@ -387,6 +394,7 @@
     z: () => (page.root.querySelector("#undo").requestSubmit(), true),
     j: () => follow("a[rel=next]"),
     k: () => follow("a[rel=prev]"),
+    c: () => page.comment && (page.comment.focus(), true),
     e: () => follow("#reveal"),
     q: () => page.quote(),
     m: () => page.mark(),
