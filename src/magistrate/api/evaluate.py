@@ -73,6 +73,7 @@ async def aevaluate(
     limits: Limits = UNLIMITED,
     price: str | None = None,
     cache: bool = True,
+    workers: int | None = None,
     watcher: ProgressListener | None = None,
     progress: bool = True,
 ) -> Run:
@@ -87,10 +88,11 @@ async def aevaluate(
     `DatasetError` before judging if the share of unreadable rows exceeds `max_unread`. `limits` bound
     concurrency and total spending; `price`, dollars per million tokens as `IN/OUT`, is the price of tokens.
     Calls that any run made before are answered from the cache if the engine guarantees the same answer;
-    `cache=False` disables this. Every outcome is committed when it arrives. A cancelled run, or Ctrl-C in
-    `evaluate`, stops cleanly, keeps its outcomes and can be resumed. `progress` shows a bar on a terminal,
-    unless `watcher` receives the progress. `evaluate` is the same without `await`, also inside a running
-    event loop.
+    `cache=False` disables this. `workers` is the number of processes that judge: by default 1, and one per
+    core if no judge asks a model and there are more than 2,000 samples. Every outcome is committed when it
+    arrives. A cancelled run, or Ctrl-C in `evaluate`, stops cleanly, keeps its outcomes and can be resumed.
+    `progress` shows a bar on a terminal, unless `watcher` receives the progress. `evaluate` is the same
+    without `await`, also inside a running event loop.
     """
     spec, overrides = spec_of_arguments(
         dataset,
@@ -116,6 +118,7 @@ async def aevaluate(
         name=name,
         tags=list(tags),
         cache=cache,
+        workers=workers,
     )
     return await arun(spec, overrides, store=store, watcher=_listener(watcher, progress))
 
@@ -148,6 +151,7 @@ async def aresume(
     task: Task | None = None,
     limits: Limits | None = None,
     price: str | None = None,
+    workers: int | None = None,
     spec: RunSpec | None = None,
     store: StorePlace | None = None,
     watcher: ProgressListener | None = None,
@@ -157,9 +161,9 @@ async def aresume(
 
     `run` is an id, a prefix of one, a name or `last`. Parts that the run got as objects (rows, judges, an
     engine, a task) must be passed again. Everything else is stored with it, unless `spec` replaces it.
-    `limits` and `price` replace the earlier ones. A run that is done is not changed. Raises `SpecError`
-    with the difference if the data, a judge, the model or a prompt has changed, and `StoreError` while
-    another process executes the run.
+    `limits`, `price` and `workers` replace the earlier ones. A run that is done is not changed. Raises
+    `SpecError` with the difference if the data, a judge, the model or a prompt has changed, and `StoreError`
+    while another process executes the run.
     """
     with RunSession(run.store if isinstance(run, Run) else store) as session:
         return await session.resume_stored(
@@ -171,6 +175,7 @@ async def aresume(
             task=task,
             limits=limits,
             price=price,
+            workers=workers,
             spec=spec,
         )
 
@@ -186,6 +191,7 @@ async def aretry(
     task: Task | None = None,
     limits: Limits | None = None,
     price: str | None = None,
+    workers: int | None = None,
     store: StorePlace | None = None,
     watcher: ProgressListener | None = None,
     progress: bool = True,
@@ -204,6 +210,7 @@ async def aretry(
             task=task,
             limits=limits,
             price=price,
+            workers=workers,
         )
 
 
@@ -307,6 +314,7 @@ class RunSession:
         task: Task | None = None,
         limits: Limits | None = None,
         price: str | None = None,
+        workers: int | None = None,
         spec: RunSpec | None = None,
     ) -> Run:
         """Execute the remaining work of a run by its stored specification, as `aresume` does."""
@@ -315,7 +323,7 @@ class RunSession:
             record = self.store.find_run(record.id)
             if record.status == "done":
                 return Run(record.id, self.store.place)
-            spec = spec or stored_spec(record)
+            spec = _with_workers(spec or stored_spec(record), workers)
             overrides = await _async.in_thread(_overrides, spec, dataset, judges, model, task)
             plan = await _async.in_thread(restore_plan, record, spec, overrides, limits, price)
             return await self._execute_rest(record, plan, listener)
@@ -330,11 +338,12 @@ class RunSession:
         task: Task | None = None,
         limits: Limits | None = None,
         price: str | None = None,
+        workers: int | None = None,
     ) -> Run:
         """Judge again what failed in a run, as `aretry` does."""
         record = self.find(run)
         with self.store.hold(record.id):
-            spec = stored_spec(record)
+            spec = _with_workers(stored_spec(record), workers)
             overrides = await _async.in_thread(_overrides, spec, None, judges, model, task)
             plan = await _async.in_thread(restore_plan, record, spec, overrides, limits, price)
             work = await _async.in_thread(failed_work, self.store, record, plan)
@@ -367,6 +376,10 @@ def _read_ahead(dataset: Dataset, max_unread: float) -> None:
     """Compute properties that may need to read all of the data; their values are cached."""
     dataset.check(max_unread)
     _ = dataset.digest, dataset.size
+
+
+def _with_workers(spec: RunSpec, workers: int | None) -> RunSpec:
+    return spec if workers is None else spec.model_copy(update={"workers": workers})
 
 
 def _overrides(

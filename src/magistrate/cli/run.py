@@ -44,6 +44,7 @@ from magistrate.runs.options import (
     SEED,
     TAGS,
     VIEW,
+    WORKERS,
 )
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ IN_LIMITS = tuple(option.name for option in (*LIMITS, FAILURES))
 @run_option(NAME)
 @run_option(TAGS)
 @limit_options
+@run_option(WORKERS)
 @gate_option
 @junit_option
 @run_option(FAILURES)
@@ -233,7 +235,7 @@ def _spec(context: click.Context) -> tuple[RunSpec, list[Judge] | None]:
     for name in ("judges", "gates", "tags"):
         if name in said:
             values[name] = list(said[name])
-    values |= {name: said[name] for name in ("name", "cache") if name in said}
+    values |= {name: said[name] for name in ("name", "cache", "workers") if name in said}
     spec = spec_from(values)
     if files := context.params["calibrations"]:
         judges = calibrated(spec.judges, files, partial(judge_of, spec))

@@ -150,4 +150,11 @@ CACHE = Option(
     default=True,
     help="Reuse answers of earlier identical calls (default), or ask again.",
 )
-RUN = (JUDGES, GATES, NAME, TAGS, CACHE)
+WORKERS = Option(
+    name="workers",
+    type=int,
+    least=1,
+    help="How many processes judge (default: 1; for judges that ask no model, one per core if there are more "
+    "than 2,000 samples).",
+)
+RUN = (JUDGES, GATES, NAME, TAGS, CACHE, WORKERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field
 
 from magistrate import _logging
@@ -15,6 +15,7 @@ from magistrate.runs.execute import Judged, stream
 from magistrate.runs.limits import Budget
 from magistrate.runs.prepare import RunPlan
 from magistrate.runs.progress import ProgressListener
+from magistrate.runs.workers import Workers
 from magistrate.store import FinishedStatus, Store
 from magistrate.store.runs import ROWS_AT_ONCE
 from magistrate.types import Failure, Outcome, Sample
@@ -46,6 +47,10 @@ class WorkList:
     done: Container[Pair] = frozenset()
     again: bool = False
     problems: Callable[[], Sequence[Problem]] = tuple
+
+    def n_samples(self, judges: int) -> int | None:
+        """The number of samples left for so many judges, rounded up; None if unknown."""
+        return None if self.total is None else -(-(self.total - self.before) // judges)
 
 
 async def execute_run(
@@ -118,11 +123,12 @@ class OutcomeWriter:
 
     async def judge_all(self) -> str | None:
         """Judge all samples. Returns a message about the limit that ended it, None if nothing is left."""
-        plan, work, undelivered = self.plan, self.work, list[Judged]()
+        plan, work, limits, undelivered = self.plan, self.work, self.plan.limits, list[Judged]()
         self.kept.update(work.stored)
         if plan.task is not None:
             self.unmade = {sample_id for sample_id in work.stored if sample_id not in work.made}
         self.noted = self.clock()
+        workers = Workers.of(plan, work.n_samples(len(plan.judges)), undelivered)
         outcomes = stream(
             self._pulled(),
             plan.judges,
@@ -130,18 +136,23 @@ class OutcomeWriter:
             task=plan.task,
             made=work.made,
             done=work.done,
-            limits=plan.limits,
+            limits=limits if workers is None else workers.limits,
             gate=self.budget,
+            ask=None if workers is None else workers.ask,
             undelivered=undelivered,
         )
         try:
-            async with asyncio.timeout(plan.limits.max_seconds) as limit, aclosing(outcomes):  # type: ignore[type-var]
+            async with (
+                asyncio.timeout(limits.max_seconds) as limit,
+                nullcontext() if workers is None else workers,
+                aclosing(outcomes),  # type: ignore[type-var]
+            ):
                 async for judged in outcomes:
                     self._take(judged)
         except TimeoutError:
             if not limit.expired():
                 raise
-            return f"the time limit of {plan.limits.max_seconds:,g} seconds is over (max_seconds)"
+            return f"the time limit of {limits.max_seconds:,g} seconds is over (max_seconds)"
         finally:
             for judged in undelivered:  # these calls are already paid for
                 self._take(judged)
