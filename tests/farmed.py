@@ -24,7 +24,9 @@ from pathlib import Path
 from magistrate import JudgeInfo, ScriptedEngine
 from magistrate.types import Verdict
 
-LEDGER = Path(os.environ["LEDGER"])
+def note(what):
+    with Path(os.environ["LEDGER"]).open("a") as ledger:
+        ledger.write(f"{os.getpid()} {what}\\n")
 
 @dataclass(frozen=True)
 class Farmed:
@@ -35,9 +37,8 @@ class Farmed:
         return JudgeInfo(name=self.name, kind="code", labels=("faithful", "hallucinated"), threshold=0.5)
 
     async def judge(self, sample, engine):
-        with LEDGER.open("a") as ledger:
-            ledger.write(f"{os.getpid()} {sample.id}\\n")
-        print("a judge may print")
+        note(sample.id)
+        print(end=os.environ.get("PRINTED", ""))
         if "poison" in sample.output:
             os.kill(os.getpid(), 9)
         await asyncio.sleep(float(os.environ.get("PACE", "0")))
@@ -46,8 +47,7 @@ class Farmed:
 
 def pretend(model, settings):
     def script(prompt):
-        with LEDGER.open("a") as ledger:
-            ledger.write(f"{os.getpid()} asked\\n")
+        note("asked")
         return {"faithful": 0.7, "hallucinated": 0.3}
     return ScriptedEngine(script, delay=0.002)
 """

@@ -18,7 +18,7 @@ import magistrate
 from farmed import Farm, bare, farm
 from magistrate import Limits, Run
 from magistrate.errors import EngineGone, SpecError
-from magistrate.runs import prepare
+from magistrate.runs import prepare, workers
 from magistrate.runs.prepare import MANY
 from magistrate.runs.spec import spec_from
 from magistrate.types import Failure
@@ -77,6 +77,16 @@ def test_a_sample_that_ends_its_process_fails_and_takes_no_other_with_it(farm: F
 
 
 @pytest.mark.full
+def test_a_worker_that_hangs_is_replaced(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "SILENCE", 20.0)
+    watcher = Stop(N // 2, lambda: os.kill(farm.judged()[-1][0], signal.SIGSTOP))
+    place = farm.folder / "runs.db"
+    run = judged(farm, place, workers=2, watcher=watcher, limits=Limits(deadline=1))
+    assert (run.record.status, run.record.n_verdicts) == ("done", N)
+    assert len({process for process, _ in farm.judged()}) >= 3
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_whose_parent_was_ended_is_resumed(farm: Farm, number: int) -> None:
     """The workers end with their parent, whatever ended it."""
@@ -84,7 +94,7 @@ def test_a_run_whose_parent_was_ended_is_resumed(farm: Farm, number: int) -> Non
     words = ["run", data, "--judge", "farmed", "--workers", 2, "--store", store]
     parent = subprocess.Popen(
         [sys.executable, "-m", "magistrate", *map(str, words)],
-        env={**farm.environment, "PACE": "0.02"},
+        env={**farm.environment, "PACE": "0.02", "PRINTED": "a judge may print"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -148,13 +158,13 @@ def test_by_default_only_judges_without_a_model_use_every_core(
     monkeypatch.setattr(prepare, "available_cores", lambda: 8)
     path = farm.data(3)
 
-    def workers(left: int | None, judge: str = "farmed", **more: Any) -> int:
+    def number(left: int | None, judge: str = "farmed", **more: Any) -> int:
         engines: dict[str, Any] = {} if judge == "farmed" else {"default": "pretend:x"}
         spec = spec_from({"dataset": str(path), "judges": [judge], "engines": engines, **more})
         return prepare.prepare(spec).n_workers(left)
 
-    found = [workers(MANY), workers(MANY + 1), workers(None), workers(MANY + 1, "faithfulness")]
+    found = [number(MANY), number(MANY + 1), number(None), number(MANY + 1, "faithfulness")]
     assert found == [1, 8, 1, 1]
     few = {"workers": 6, "limits": {"concurrency": 4}}
-    assert [workers(left, "faithfulness", **few) for left in (100, 3)] == [4, 3]
-    assert workers(100, workers=6) == 6
+    assert [number(left, "faithfulness", **few) for left in (100, 3)] == [4, 3]
+    assert number(100, workers=6) == 6

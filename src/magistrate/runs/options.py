@@ -157,4 +157,9 @@ WORKERS = Option(
     help="How many processes judge (default: 1; for judges that ask no model, one per core if there are more "
     "than 2,000 samples).",
 )
-RUN = (JUDGES, GATES, NAME, TAGS, CACHE, WORKERS)
+SHARD = Option(
+    name="shard",
+    metavar="I/N",
+    help="Judge only the I-th of N shares of the samples, and leave the others to other processes.",
+)
+RUN = (JUDGES, GATES, NAME, TAGS, CACHE, WORKERS, SHARD)

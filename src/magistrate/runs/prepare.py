@@ -23,6 +23,7 @@ from magistrate.runs.execute import Task, check_stream
 from magistrate.runs.limits import UNLIMITED, Cost, Limits
 from magistrate.runs.spec import (
     DEFAULT,
+    STDIN,
     DataPart,
     RunSpec,
     anchored,
@@ -32,6 +33,7 @@ from magistrate.runs.spec import (
 )
 from magistrate.store import Store
 from magistrate.store.datasets import open_dataset
+from magistrate.store.shares import Part
 from magistrate.types import Recipe, Scoring
 
 NAMES_TOLD = 5
@@ -87,6 +89,16 @@ class RunPlan:
             )
         if (self.spec.workers or 1) > 1 and (why := self._one_process):
             raise SpecError(f"--workers must be 1, because {why}")
+        if self.part is not None and (self.objects or self.spec.dataset.source == STDIN):
+            raise SpecError(
+                "--shard needs data and judges that every process can open by name; this run has "
+                f"{' and '.join(self.objects) or 'data'} that only this process has"
+            )
+
+    @property
+    def part(self) -> Part | None:
+        """The share of the samples that this process judges, None for all of them."""
+        return None if self.spec.shard is None else Part.parse(self.spec.shard)
 
     def n_workers(self, left: int | None) -> int:
         """Return the number of processes that judge `left` samples (None: unknown); 1 is this one alone.
@@ -335,12 +347,15 @@ def price_for(engine: Engine, price: str | None) -> Price | None:
 
 
 def pinned(spec: RunSpec, dataset: Dataset, version: str | None) -> RunSpec:
-    """Return the specification with absolute paths and the data's digest, so that it stays valid later."""
+    """Return the specification with absolute paths and the data's digest, so that it stays valid later.
+
+    It describes the whole run, also if this process judges a share of it.
+    """
     # The name of a hub data set contains the commit, and that of a stored set its version.
     named = dataset.name if spec.dataset.source.startswith(HUB) else version
     spec = anchored(spec, Path.cwd())
     changes = {"source": named or spec.dataset.source, "digest": dataset.digest}
-    return spec.model_copy(update={"dataset": spec.dataset.model_copy(update=changes)})
+    return spec.model_copy(update={"dataset": spec.dataset.model_copy(update=changes), "shard": None})
 
 
 def _words(given: str | Judge, judge: Judge) -> str | None:

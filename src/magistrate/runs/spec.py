@@ -150,6 +150,7 @@ class RunSpec(_Part):
     tags: Words = _field(options.TAGS)
     cache: bool = _field(options.CACHE)
     workers: int | None = _field(options.WORKERS)
+    shard: str | None = _field(options.SHARD)
 
     @property
     def engine(self) -> EnginePart:

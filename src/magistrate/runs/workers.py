@@ -75,7 +75,7 @@ class Workers:
         self.limits: Limits = plan.limits
         if not any(judge.info.asks for judge in plan.judges):
             self.limits = replace(plan.limits, concurrency=max(plan.limits.concurrency, AHEAD * n))
-        spec = plan.spec.model_copy(update={"workers": None})
+        spec = plan.spec.model_copy(update={"workers": None, "shard": None})
         self._setup = Setup(
             spec=spec.plain(),
             recipes=plan.recipes,
@@ -207,6 +207,8 @@ class Workers:
             pass
         except TimeoutError:
             silent = f"gave no sign of life for {self._silence:g} seconds"
+        except Exception as error:
+            silent = f"sent an answer that cannot be read: {_logging.error_text(error)}"
         finally:
             _kill(process)
             process.stdin.close()

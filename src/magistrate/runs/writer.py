@@ -18,7 +18,8 @@ from magistrate.runs.progress import ProgressListener
 from magistrate.runs.workers import Workers
 from magistrate.store import FinishedStatus, Store
 from magistrate.store.runs import ROWS_AT_ONCE
-from magistrate.types import Failure, Outcome, Sample
+from magistrate.store.shares import Part
+from magistrate.types import Failure, Outcome, Sample, Usage
 
 Pair = tuple[str, str]  # a sample's id and a judge's name
 SECONDS_BETWEEN_NOTES = 5.0
@@ -35,7 +36,8 @@ class WorkList:
     With `store_first` all samples are stored before the first is judged, because they cannot be read again.
     `stored` are the ids of the samples that the run has, `made` the ids of those whose output the task has
     made. Pairs in `done` are not judged. With `again` an outcome may replace a failure, and the run's status
-    stays as it is. `problems` returns the rows that could not be read so far.
+    stays as it is. `part` is set if these are only some shares of the run; then all of the above is about
+    them. `problems` returns the rows that could not be read so far.
     """
 
     samples: Iterable[Sample]
@@ -46,6 +48,7 @@ class WorkList:
     made: Container[str] = frozenset()
     done: Container[Pair] = frozenset()
     again: bool = False
+    part: Part | None = None
     problems: Callable[[], Sequence[Problem]] = tuple
 
     def n_samples(self, judges: int) -> int | None:
@@ -67,7 +70,8 @@ async def execute_run(
     The status is `done` if nothing is left, `interrupted` if a limit was reached or the run was cancelled,
     and `failed` if an error ended it. That error, or CancelledError, is raised after the status is written.
     """
-    budget = Budget(plan.limits, plan.cost, store.spent(run_id), store.dearest(run_id))
+    spent = store.spent(run_id) if work.part is None else _spent(store, run_id, work.part)
+    budget = Budget(plan.limits, plan.cost, spent, store.dearest(run_id))
     writer = OutcomeWriter(store, run_id, plan, work, budget, clock, listener)
     judges = [judge.info.name for judge in plan.judges]
     _log.info("run.started", run=run_id, judges=judges, total=work.total, before=work.before)
@@ -83,7 +87,7 @@ async def execute_run(
         stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
         told = _logging.error_text(error) if isinstance(error, MagistrateError) else None
         with suppress(StoreError, SpecError):  # if the store itself failed, `error` says so
-            if isinstance(error, InputError) and not writer.whole:
+            if isinstance(error, InputError) and work.part is None and not writer.whole:
                 store.delete(run_id)  # an unreadable source leaves no run
             else:
                 writer.finish("interrupted" if stopped else "failed", told)
@@ -162,7 +166,10 @@ class OutcomeWriter:
         """Write the final status and its reason to the store and the log."""
         _log.info("run.ended", run=self.run_id, status=status, reason=reason)
         self._note()
-        if not self.work.again:
+        if self.work.part is not None:
+            done = self.work.part.shares if status == "done" else ()
+            self.store.shares.finish(self.run_id, done, status, reason)
+        elif not self.work.again:
             n = len(self.kept) if status == "done" else None
             self.store.finish_run(self.run_id, status, n_total=n, reason=reason)
 
@@ -222,6 +229,11 @@ class OutcomeWriter:
         passed = self.clock() - self.noted
         self.noted += passed
         self.store.add_seconds(self.run_id, passed)
+
+
+def _spent(store: Store, run_id: str, part: Part) -> Usage:
+    """Return the usage of what is judged of a part of the run: limits hold for each process."""
+    return sum((each.usage for each in store.outcomes(run_id) if part.has(each.sample_id)), Usage())
 
 
 def _chunks(samples: Iterable[Sample], size: int) -> Iterator[list[Sample]]:
