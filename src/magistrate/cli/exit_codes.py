@@ -227,7 +227,7 @@ def code_of_part(report: Report, spec: RunSpec, shares: RunShares) -> int:
     """Return the exit code of a run of which shares are missing, and print which on standard error."""
     failed = any(judge.n_judged for judge in report.judges) and code_of_report(report, spec, ())
     told = (
-        f"run {report.run.id} is {shares.told}; judge them into this store with --shard, or join the stores "
+        f"run {report.run.id} is {shares.told}; judge these into this store with --shard, or join the stores "
         "of all shares: magistrate merge FILE… --to STORE"
     )
     click.echo(told, err=True)
