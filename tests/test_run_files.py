@@ -23,7 +23,19 @@ from magistrate.cli.run import command
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.registry import DEFAULT_JUDGE
-from magistrate.runs.options import CACHE, DATA, ENGINE, FAILURES, LIMITS, NAME, PRICE, RUN, TAGS
+from magistrate.runs.options import (
+    CACHE,
+    DATA,
+    ENGINE,
+    FAILURES,
+    LIMITS,
+    NAME,
+    PRICE,
+    RUN,
+    SHARD,
+    TAGS,
+    WORKERS,
+)
 from magistrate.runs.prepare import Overrides
 from magistrate.runs.resume import spec_of
 from magistrate.runs.spec import SCHEMA, DataPart, EnginePart, LimitsPart, RunSpec, judges_of, read_spec
@@ -307,7 +319,7 @@ def test_keys_of_a_run_file_have_the_type_and_default_of_their_options() -> None
 def test_arguments_in_python_are_the_options_of_a_run() -> None:
     asked = arguments(magistrate.evaluate)
     named = {"map": "mapping"}
-    for option in (*DATA, *ENGINE, PRICE, NAME, TAGS, CACHE):
+    for option in (*DATA, *ENGINE, PRICE, NAME, TAGS, CACHE, WORKERS, SHARD):
         default = asked[named.get(option.name, option.name)]
         assert default == option.default or not (default or option.default), option.name
     limits = {field.name: field.default for field in dataclasses.fields(magistrate.Limits)}

@@ -101,6 +101,13 @@ def configure(
     _root.setLevel(logging.DEBUG if verbose else logging.WARNING)
 
 
+def verbosity() -> bool | None:
+    """Return whether `configure` was called with `verbose`; None if it was not called."""
+    if not any(isinstance(each, _Handler) for each in _root.handlers):
+        return None
+    return _root.level == logging.DEBUG
+
+
 # --- formatting of events ------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -35,12 +36,14 @@ from magistrate.runs.resume import (
     STORED,
     check_unchanged,
     failed_work,
+    has_shares_of,
     remaining_work,
     restore_plan,
     stored_spec,
 )
 from magistrate.runs.spec import STDIN, RunSpec
 from magistrate.runs.writer import WorkList, execute_run
+from magistrate.store.shares import SHARES, Part, RunShares, shares_of
 
 if TYPE_CHECKING:
     from magistrate.store import RunRecord, Store
@@ -73,6 +76,8 @@ async def aevaluate(
     limits: Limits = UNLIMITED,
     price: str | None = None,
     cache: bool = True,
+    workers: int | None = None,
+    shard: str | None = None,
     watcher: ProgressListener | None = None,
     progress: bool = True,
 ) -> Run:
@@ -87,10 +92,12 @@ async def aevaluate(
     `DatasetError` before judging if the share of unreadable rows exceeds `max_unread`. `limits` bound
     concurrency and total spending; `price`, dollars per million tokens as `IN/OUT`, is the price of tokens.
     Calls that any run made before are answered from the cache if the engine guarantees the same answer;
-    `cache=False` disables this. Every outcome is committed when it arrives. A cancelled run, or Ctrl-C in
-    `evaluate`, stops cleanly, keeps its outcomes and can be resumed. `progress` shows a bar on a terminal,
-    unless `watcher` receives the progress. `evaluate` is the same without `await`, also inside a running
-    event loop.
+    `cache=False` disables this. `workers` is the number of processes that judge: by default 1, and one per
+    core if no judge asks a model and there are more than 2,000 samples. With `shard`, such as `2/8`, only
+    that share of the samples is judged, and the run is done when all shares are. Every outcome is committed
+    when it arrives. A cancelled run, or Ctrl-C in `evaluate`, stops cleanly, keeps its outcomes and can be
+    resumed. `progress` shows a bar on a terminal, unless `watcher` receives the progress. `evaluate` is the
+    same without `await`, also inside a running event loop.
     """
     spec, overrides = spec_of_arguments(
         dataset,
@@ -116,6 +123,8 @@ async def aevaluate(
         name=name,
         tags=list(tags),
         cache=cache,
+        workers=workers,
+        shard=shard,
     )
     return await arun(spec, overrides, store=store, watcher=_listener(watcher, progress))
 
@@ -148,6 +157,7 @@ async def aresume(
     task: Task | None = None,
     limits: Limits | None = None,
     price: str | None = None,
+    workers: int | None = None,
     spec: RunSpec | None = None,
     store: StorePlace | None = None,
     watcher: ProgressListener | None = None,
@@ -157,9 +167,9 @@ async def aresume(
 
     `run` is an id, a prefix of one, a name or `last`. Parts that the run got as objects (rows, judges, an
     engine, a task) must be passed again. Everything else is stored with it, unless `spec` replaces it.
-    `limits` and `price` replace the earlier ones. A run that is done is not changed. Raises `SpecError`
-    with the difference if the data, a judge, the model or a prompt has changed, and `StoreError` while
-    another process executes the run.
+    `limits`, `price` and `workers` replace the earlier ones. A run that is done is not changed. Raises
+    `SpecError` with the difference if the data, a judge, the model or a prompt has changed, and `StoreError`
+    while another process executes the run.
     """
     with RunSession(run.store if isinstance(run, Run) else store) as session:
         return await session.resume_stored(
@@ -171,6 +181,7 @@ async def aresume(
             task=task,
             limits=limits,
             price=price,
+            workers=workers,
             spec=spec,
         )
 
@@ -186,6 +197,7 @@ async def aretry(
     task: Task | None = None,
     limits: Limits | None = None,
     price: str | None = None,
+    workers: int | None = None,
     store: StorePlace | None = None,
     watcher: ProgressListener | None = None,
     progress: bool = True,
@@ -204,6 +216,7 @@ async def aretry(
             task=task,
             limits=limits,
             price=price,
+            workers=workers,
         )
 
 
@@ -251,11 +264,13 @@ class RunSession:
         return prepare(spec, overrides, store=self.existing_store, judges=judges)
 
     async def start(self, plan: RunPlan, listener: ProgressListener | None = None) -> Run:
-        """Create a run and execute it. Raises `DatasetError` if too many rows cannot be read."""
+        """Create a run and execute it. A share of a run is judged in the run of the other shares, if there is
+        one in this store. Raises `DatasetError` if too many rows cannot be read.
+        """
         spec, dataset = plan.spec, plan.dataset
         assert dataset is not None, "the plan has no data to start with"
         await _async.in_thread(_read_ahead, dataset, spec.dataset.max_unread)
-        size = dataset.size
+        size, part = dataset.size, plan.part
         # Data that cannot be read again is stored first, so that the run can be resumed.
         store_first = plan.task is None and ("dataset" in plan.objects or spec.dataset.source == STDIN)
         run_id = self.store.create_run(
@@ -275,8 +290,12 @@ class RunSession:
                 STORED: store_first,
                 INDEX: None if dataset.index is None else dataset.index.plain(),
                 UNREAD: dataset.unread.to_dict(),
+                **({} if part is None else {SHARES: RunShares(of=part.of).plain()}),
             },
+            joins=None if part is None else partial(_has_shares, plan=plan, of=part.of),
         )
+        if part is not None:
+            return await self._execute_share(run_id, plan, part, listener)
         work = WorkList(
             samples=dataset,
             total=None if size is None else size * len(plan.judges),
@@ -307,6 +326,7 @@ class RunSession:
         task: Task | None = None,
         limits: Limits | None = None,
         price: str | None = None,
+        workers: int | None = None,
         spec: RunSpec | None = None,
     ) -> Run:
         """Execute the remaining work of a run by its stored specification, as `aresume` does."""
@@ -315,7 +335,7 @@ class RunSession:
             record = self.store.find_run(record.id)
             if record.status == "done":
                 return Run(record.id, self.store.place)
-            spec = spec or stored_spec(record)
+            spec = _with_workers(spec or stored_spec(record), workers)
             overrides = await _async.in_thread(_overrides, spec, dataset, judges, model, task)
             plan = await _async.in_thread(restore_plan, record, spec, overrides, limits, price)
             return await self._execute_rest(record, plan, listener)
@@ -330,11 +350,12 @@ class RunSession:
         task: Task | None = None,
         limits: Limits | None = None,
         price: str | None = None,
+        workers: int | None = None,
     ) -> Run:
         """Judge again what failed in a run, as `aretry` does."""
         record = self.find(run)
         with self.store.hold(record.id):
-            spec = stored_spec(record)
+            spec = _with_workers(stored_spec(record), workers)
             overrides = await _async.in_thread(_overrides, spec, None, judges, model, task)
             plan = await _async.in_thread(restore_plan, record, spec, overrides, limits, price)
             work = await _async.in_thread(failed_work, self.store, record, plan)
@@ -342,9 +363,26 @@ class RunSession:
                 await execute_run(self.store, record.id, plan, work, listener)
         return Run(record.id, self.store.place)
 
+    async def _execute_share(
+        self, run_id: str, plan: RunPlan, part: Part, listener: ProgressListener | None
+    ) -> Run:
+        """Judge what is left of one share of a run, while other processes may judge other shares."""
+        (share,) = part.shares
+        with self.store.hold(run_id, share):
+            record = self.store.find_run(run_id)
+            if (shares := shares_of(record)) is not None and share not in shares.done:
+                self.store.shares.begin(run_id, part.shares)
+                work = await _async.in_thread(remaining_work, self.store, record, plan, part)
+                await execute_run(self.store, run_id, plan, work, listener)
+        return Run(run_id, self.store.place)
+
     async def _execute_rest(self, record: RunRecord, plan: RunPlan, listener: ProgressListener | None) -> Run:
-        """Execute the remaining work of a run whose lock is held."""
-        work = await _async.in_thread(remaining_work, self.store, record, plan)
+        """Execute the remaining work of a run whose lock is held: of a run in shares, of those begun here."""
+        shares = shares_of(record)
+        part = None if shares is None else shares.left
+        if part is not None and not part.shares:
+            return Run(record.id, self.store.place)
+        work = await _async.in_thread(remaining_work, self.store, record, plan, part)
         self.store.reopen_run(record.id)
         await execute_run(self.store, record.id, plan, work, listener)
         return Run(record.id, self.store.place)
@@ -367,6 +405,15 @@ def _read_ahead(dataset: Dataset, max_unread: float) -> None:
     """Compute properties that may need to read all of the data; their values are cached."""
     dataset.check(max_unread)
     _ = dataset.digest, dataset.size
+
+
+def _has_shares(record: RunRecord, plan: RunPlan, of: int) -> bool:
+    """Return whether a share of a plan belongs to this run. A run that is done is only found by its name."""
+    return has_shares_of(record, plan, of) and (record.status != "done" or plan.spec.name is not None)
+
+
+def _with_workers(spec: RunSpec, workers: int | None) -> RunSpec:
+    return spec if workers is None else spec.model_copy(update={"workers": workers})
 
 
 def _overrides(

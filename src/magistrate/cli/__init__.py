@@ -36,6 +36,7 @@ COMMANDS = (
     "run",
     "resume",
     "retry",
+    "merge",
     "runs",
     "show",
     "export",
@@ -119,8 +120,9 @@ def main(program: click.Command = command, name: str = "magistrate") -> None:
     """Run a program, by default this command line, and exit with its code.
 
     0 done, 1 a gate failed, 2 bad usage or input, 3 incomplete result (a limit cut the run off, a judge
-    gave no verdict, too many judgements failed, the engine is gone), 130 interrupted (143 and 129 after
-    SIGTERM and SIGHUP), 141 if the reader of standard output closed it early.
+    gave no verdict, too many judgements failed, the engine is gone), 4 judged, but other shares of the run
+    are missing, 130 interrupted (143 and 129 after SIGTERM and SIGHUP), 141 if the reader of standard output
+    closed it early.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Print text and table frames even in a locale that cannot encode all their characters.

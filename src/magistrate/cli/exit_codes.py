@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from magistrate.report.gates import GateResult
     from magistrate.runs.progress import ProgressBar
     from magistrate.runs.spec import RunSpec
+    from magistrate.store.shares import RunShares
 
-DONE, GATE_FAILED, BAD_INPUT, ENGINE_GONE = 0, 1, 2, 3
+DONE, GATE_FAILED, BAD_INPUT, ENGINE_GONE, PART = 0, 1, 2, 3, 4
 SIGNALLED = 128  # plus the signal's number, as shells report what ended a program
 UNREAD = SIGNALLED + 13  # as after SIGPIPE: the reader of the pipe closed it early
 PROBLEMS_TOLD = 10
@@ -65,6 +66,7 @@ def finish_run(
     """
     from magistrate.api.run import Run
     from magistrate.report.counts import counted
+    from magistrate.store.shares import shares_of
 
     cut_short = False
     with _say_what_is_kept(bar, again), _junit_of_failed_run(bar, session, spec, junit):
@@ -78,7 +80,9 @@ def finish_run(
     try:
         # After a second Ctrl-C the run may still be writing, so its store is opened again.
         report = run.summary() if cut_short else counted(session.store, run.id).report
-        checked = gates_of(report, spec)
+        shares = shares_of(run.record)
+        # The gates of a run in shares hold for all of it.
+        checked = gates_of(report, spec) if shares is None or shares.whole else []
         write_gates(junit, report, checked, spec, error="interrupted" if cut_short else None)
         show(report, bar.problems, as_json, checked, full=full)
     except KeyboardInterrupt:
@@ -87,6 +91,10 @@ def finish_run(
     if cut_short:
         click.echo(f"interrupted; {_kept_in(run, again)}", err=True)
         return interrupted_code()
+    if shares is not None and bar.run_id is None:
+        click.echo(f"nothing was judged: what was begun of run {run.id} here is judged already", err=True)
+    if shares is not None and not shares.whole and bar.stopped is None:
+        return code_of_part(report, spec, shares)
     answer = code_of_report(report, spec, checked)
     if bar.stopped is not None:
         click.echo(f"stopped: {bar.stopped}; {_kept_in(run, again)}", err=True)
@@ -135,9 +143,13 @@ def write_gates(
 
 def _kept_in(run: Run, again: str) -> str:
     """Return the message for a run, or a retry of its failures, that ended early."""
+    from magistrate.store.shares import shares_of
+
     record = run.record
     left = record.status != "done" if again == "resume" else record.n_failures > 0
     told = f"verdicts so far are stored in run {run.id}"
+    if shares_of(record) is not None and left and again == "resume":
+        return f"{told}; continue its share with the same command"
     return f"{told}; continue with: magistrate {again} {run.id}" if left else f"{told}, which is done"
 
 
@@ -209,6 +221,17 @@ def code_of_report(report: Report, spec: RunSpec, checked: Sequence[GateResult])
         click.echo(plain(told), err=True)
         answer = ENGINE_GONE
     return answer
+
+
+def code_of_part(report: Report, spec: RunSpec, shares: RunShares) -> int:
+    """Return the exit code of a run of which shares are missing, and print which on standard error."""
+    failed = any(judge.n_judged for judge in report.judges) and code_of_report(report, spec, ())
+    told = (
+        f"run {report.run.id} is {shares.told}; judge these into this store with --shard, or join the stores "
+        "of all shares: magistrate merge FILE… --to STORE"
+    )
+    click.echo(told, err=True)
+    return failed or PART
 
 
 def code_of_gates(checked: Sequence[GateResult]) -> int:

@@ -12,9 +12,11 @@ from magistrate.cli.options import (
     limit_options,
     price_option,
     require_store,
+    run_option,
     store_option,
 )
 from magistrate.cli.output import console
+from magistrate.runs.options import WORKERS
 
 EXAMPLE = "Example: magistrate resume last; magistrate resume last --max-tokens 200000"
 
@@ -22,6 +24,7 @@ EXAMPLE = "Example: magistrate resume last; magistrate resume last --max-tokens 
 @click.command(epilog=EXAMPLE)
 @click.argument("run")
 @limit_options
+@run_option(WORKERS)
 @price_option
 @junit_option
 @store_option
@@ -41,6 +44,7 @@ def command(
 @click.command("retry", epilog="Example: magistrate retry last")
 @click.argument("run")
 @limit_options
+@run_option(WORKERS)
 @price_option
 @junit_option
 @store_option
@@ -92,7 +96,15 @@ def _continue(
         spec = spec.model_copy(update={"limits": spec.limits.model_copy(update=given)})
         execute = session.resume_stored if again == "resume" else session.retry
         return finish_run(
-            lambda: _async.run(execute(record.id, bar, limits=spec.limits.limits(), price=price)),
+            lambda: _async.run(
+                execute(
+                    record.id,
+                    bar,
+                    limits=spec.limits.limits(),
+                    price=price,
+                    workers=context.params["workers"],
+                )
+            ),
             bar,
             session,
             spec,

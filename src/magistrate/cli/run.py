@@ -42,8 +42,10 @@ from magistrate.runs.options import (
     PRICE,
     SAMPLE,
     SEED,
+    SHARD,
     TAGS,
     VIEW,
+    WORKERS,
 )
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ IN_LIMITS = tuple(option.name for option in (*LIMITS, FAILURES))
 @run_option(NAME)
 @run_option(TAGS)
 @limit_options
+@run_option(WORKERS)
+@run_option(SHARD)
 @gate_option
 @junit_option
 @run_option(FAILURES)
@@ -114,7 +118,8 @@ def command(
     Files are .jsonl, .csv, .json and .parquet, plain or compressed (.gz, .zst), or hf:// addresses. Exits
     with 0 only if everything was judged: 1 if a gate failed, 2 if the data or an option cannot be used, 3
     if a limit (--max-seconds, --max-calls, --max-tokens, --max-cost) cut the run off, a judge gave no
-    verdict, too many judgements failed or the engine is gone, and 130 after Ctrl-C.
+    verdict, too many judgements failed or the engine is gone, 4 if this share is judged and others (--shard)
+    are missing, and 130 after Ctrl-C.
     """
     from magistrate.runs.progress import ProgressBar
 
@@ -171,6 +176,7 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
     if junit is not None and not dry_run:
         fresh(junit)
     spec, made = _spec(context)
+    _check_shard(context, spec)
     judges = made or judges_of(spec)
     tell_unasked(judges, context)
     for gate in spec.gates:
@@ -180,9 +186,9 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
         if dry_run:
             return _print_estimate(plan, session.existing_store, as_json)
         unfinished = None
-        if going_on is not False and session.existing_store is not None:
+        if going_on is not False and spec.shard is None and session.existing_store is not None:
             unfinished = find_resumable(session.store, plan)
-        if unfinished is None and going_on:
+        if unfinished is None and going_on and spec.shard is None:
             click.echo(
                 "there is no unfinished run with the same data and options; starting a new one", err=True
             )
@@ -192,7 +198,8 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
             session.store.tag(unfinished.id, add=spec.tags)
             work = session.resume(unfinished, plan, bar)
         else:
-            _tell_same_name(session.existing_store, spec.name)
+            if spec.shard is None:
+                _tell_same_name(session.existing_store, spec.name)
             work = session.start(plan, bar)
         full: bool = context.params["full"]
         return finish_run(lambda: _async.run(work), bar, session, spec, as_json, junit=junit, full=full)
@@ -233,13 +240,30 @@ def _spec(context: click.Context) -> tuple[RunSpec, list[Judge] | None]:
     for name in ("judges", "gates", "tags"):
         if name in said:
             values[name] = list(said[name])
-    values |= {name: said[name] for name in ("name", "cache") if name in said}
+    values |= {name: said[name] for name in ("name", "cache", "workers", "shard") if name in said}
     spec = spec_from(values)
     if files := context.params["calibrations"]:
         judges = calibrated(spec.judges, files, partial(judge_of, spec))
         spec = spec.model_copy(update={"judges": judges})
     spec = spec_assuming(spec, context.params["base_rate"], context.params["store"])
     return spec, made if written is not None and same_judges(spec, written) else None
+
+
+def _check_shard(context: click.Context, spec: RunSpec) -> None:
+    """Reject a share that does not exist, and options that need the whole run."""
+    from magistrate.store.shares import Part
+
+    if spec.shard is None:
+        return
+    Part.parse(spec.shard)
+    if context.params["junit"] is not None:
+        told = "--junit needs the whole run; with --shard, give it to: magistrate merge"
+        raise click.UsageError(told, context)
+    if context.params["going_on"] is False:
+        told = (
+            "--new does not work with --shard, whose run is that of the other shares; give it another --name"
+        )
+        raise click.UsageError(told, context)
 
 
 def _tell_same_name(store: Store | None, name: str | None) -> None:

@@ -8,6 +8,7 @@ from magistrate._text import counted
 from magistrate.report.formatting import decimal, duration, estimated, numbers, plain, tally
 from magistrate.report.terminal import print_head
 from magistrate.report.values import Baseline, JudgeReport, Report, name_of
+from magistrate.store.shares import PART
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def next_command(report: Report) -> str:
         return f"magistrate judges {plain(report.judges[0].judge)}"
     if any(judge.failures for judge in report.judges):
         return f"magistrate retry {run}"
+    if (report.run.reason or "").startswith(PART):
+        return "magistrate merge FILE… --to STORE"
     if report.run.status != "done":
         return f"magistrate resume {run}"
     if not any(judge.n_labelled for judge in report.judges):

@@ -20,6 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from magistrate import _logging
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 
 Task = Callable[[Sample], Any]
+Ask = Callable[[Sample, Judge], Awaitable[Outcome]]
 Answer = TypeVar("Answer")
 
 GRACE = 5.0  # seconds that cancelled work gets to end
@@ -201,6 +203,7 @@ async def stream(
     done: Container[tuple[str, str]] = frozenset(),
     limits: Limits = UNLIMITED,
     gate: Gate | None = None,
+    ask: Ask | None = None,
     undelivered: list[Judged] | None = None,
 ) -> AsyncIterator[Judged]:
     """Yield the outcomes of every judge on every sample, each as soon as it is ready.
@@ -210,6 +213,7 @@ async def stream(
     `output` and optionally `context`. A label that was given to another output is dropped. The task is not
     called for samples whose ids are in `made`. Pairs of sample id and judge name in `done` are not judged.
     Of `limits`, only concurrency, deadline and `give_up_after` apply here. `gate` may end the stream early.
+    `ask` runs a judge on a sample elsewhere, by default `judge_one` does so here.
     If the stream is closed early, outcomes that were ready are appended to `undelivered`. Raises what
     `check_stream`, `judge_one` and `samples` raise, and `EngineGone` after too many engine failures in a
     row. All but the errors of `check_stream` are raised only after the outcomes of the work in progress have
@@ -218,7 +222,9 @@ async def stream(
     check_stream(judges, engine.info)
     ready: asyncio.Queue[Judged | BaseException | None] = asyncio.Queue(maxsize=4 * limits.concurrency)
     source = _pulled(samples)
-    worker = _Worker(judges, engine, task, limits.deadline, made, done, gate, ready)
+    if ask is None:
+        ask = partial(judge_one, engine=engine, deadline=limits.deadline)
+    worker = _Worker(judges, ask, task, limits.deadline, made, done, gate, ready)
     workers = [asyncio.create_task(worker.run(source)) for _ in range(limits.concurrency)]
     failure: BaseException | None = None
     failed = 0
@@ -269,7 +275,7 @@ class _Worker:
     """Judges one sample after another and puts the outcomes into a queue."""
 
     judges: Sequence[Judge]
-    engine: Engine
+    ask: Ask
     task: Task | None
     deadline: float
     made: Container[str]
@@ -313,7 +319,7 @@ class _Worker:
         return True
 
     async def _judge(self, sample: Sample, judge: Judge) -> None:
-        outcome = await judge_one(sample, judge, self.engine, deadline=self.deadline)
+        outcome = await self.ask(sample, judge)
         await self.ready.put(Judged(sample, outcome))
 
 

@@ -150,4 +150,16 @@ CACHE = Option(
     default=True,
     help="Reuse answers of earlier identical calls (default), or ask again.",
 )
-RUN = (JUDGES, GATES, NAME, TAGS, CACHE)
+WORKERS = Option(
+    name="workers",
+    type=int,
+    least=1,
+    help="How many processes judge (default: 1; for judges that ask no model, one per core if there are more "
+    "than 2,000 samples).",
+)
+SHARD = Option(
+    name="shard",
+    metavar="I/N",
+    help="Judge only the I-th of N shares of the samples, and leave the others to other processes.",
+)
+RUN = (JUDGES, GATES, NAME, TAGS, CACHE, WORKERS, SHARD)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ from magistrate._version import __version__
 from magistrate.datasets import Dataset, load
 from magistrate.datasets.fields import check_labels
 from magistrate.datasets.files import HUB, looks_like_path
-from magistrate.engines.base import Engine
+from magistrate.engines.base import Engine, EngineInfo
 from magistrate.engines.cache import Cached, call_cache
+from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.none import NONE
 from magistrate.engines.prices import Price, price_of
 from magistrate.errors import SpecError
@@ -22,6 +23,7 @@ from magistrate.runs.execute import Task, check_stream
 from magistrate.runs.limits import UNLIMITED, Cost, Limits
 from magistrate.runs.spec import (
     DEFAULT,
+    STDIN,
     DataPart,
     RunSpec,
     anchored,
@@ -31,9 +33,12 @@ from magistrate.runs.spec import (
 )
 from magistrate.store import Store
 from magistrate.store.datasets import open_dataset
+from magistrate.store.shares import Part
 from magistrate.types import Recipe, Scoring
 
 NAMES_TOLD = 5
+MANY = 2_000  # samples above which judges of code use every core, unless told otherwise
+EMBEDDED = "local"  # the name of the embedded engine
 FREE = Price(0, 0)
 
 
@@ -82,6 +87,46 @@ class RunPlan:
                 f"max_cost needs a price, but none is known for {self.engine.info.model!r}; give it in US "
                 "dollars per million tokens: --price IN/OUT"
             )
+        if (self.spec.workers or 1) > 1 and (why := self._one_process):
+            raise SpecError(f"--workers must be 1, because {why}")
+        if self.part is not None and (self.objects or self.spec.dataset.source == STDIN):
+            raise SpecError(
+                "--shard needs data and judges that every process can open by name; this run has "
+                f"{' and '.join(self.objects) or 'data'} that only this process has"
+            )
+
+    @property
+    def part(self) -> Part | None:
+        """The share of the samples that this process judges, None for all of them."""
+        return None if self.spec.shard is None else Part.parse(self.spec.shard)
+
+    def n_workers(self, left: int | None) -> int:
+        """Return the number of processes that judge `left` samples (None: unknown); 1 is this one alone.
+
+        Without an explicit number, judges that ask no model use every core for more than `MANY` samples.
+        """
+        asks_none = registry.asks_none(self.judges)
+        chosen = self.spec.workers
+        if chosen is None:
+            many = asks_none and left is not None and left > MANY and not self._one_process
+            chosen = available_cores() if many else 1
+        # Each process needs a sample, and a server must not get more requests at once than allowed.
+        return max(
+            1, min(chosen, chosen if left is None else left, chosen if asks_none else self.limits.concurrency)
+        )
+
+    @property
+    def _one_process(self) -> str:
+        """Why only one process can judge; empty if several can."""
+        given = [name for name in self.objects if name != "dataset"]
+        if given:
+            return f"the {' and '.join(given)} given as a Python object cannot be sent to other processes"
+        if any(info.name == EMBEDDED for info in (self.engine.info, *_engines_of(self.judges))):
+            return (
+                "the embedded model already uses all cores in one process; use more with a model on a server "
+                "(--model openai:MODEL) or with judges that ask no model"
+            )
+        return ""
 
     @property
     def recipes(self) -> dict[str, Recipe]:
@@ -93,6 +138,19 @@ class RunPlan:
     def scoring(self) -> dict[str, Scoring]:
         """The scoring of each judge by its name: how its scores are read."""
         return {judge.info.name: judge.info.scoring for judge in self.judges}
+
+
+def _engines_of(part: object) -> Iterator[EngineInfo]:
+    """Yield the info of every engine that is set in a judge, or in a judge that is a part of it."""
+    if isinstance(part, Mapping):
+        part = list(part.values())
+    if isinstance(part, list | tuple):
+        for each in part:
+            yield from _engines_of(each)
+    elif is_dataclass(part) and not isinstance(part, type):
+        yield from _engines_of([getattr(part, each.name) for each in fields(part)])
+    elif isinstance(info := getattr(part, "info", None), EngineInfo):
+        yield info
 
 
 def recipe(judge: Judge, engine: Engine, seed: int, n: int = 0) -> Recipe:
@@ -289,12 +347,15 @@ def price_for(engine: Engine, price: str | None) -> Price | None:
 
 
 def pinned(spec: RunSpec, dataset: Dataset, version: str | None) -> RunSpec:
-    """Return the specification with absolute paths and the data's digest, so that it stays valid later."""
+    """Return the specification with absolute paths and the data's digest, so that it stays valid later.
+
+    It describes the whole run, also if this process judges a share of it.
+    """
     # The name of a hub data set contains the commit, and that of a stored set its version.
     named = dataset.name if spec.dataset.source.startswith(HUB) else version
     spec = anchored(spec, Path.cwd())
     changes = {"source": named or spec.dataset.source, "digest": dataset.digest}
-    return spec.model_copy(update={"dataset": spec.dataset.model_copy(update=changes)})
+    return spec.model_copy(update={"dataset": spec.dataset.model_copy(update=changes), "shard": None})
 
 
 def _words(given: str | Judge, judge: Judge) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from magistrate.runs.prepare import Overrides, RunPlan, open_data, prepare_judge
 from magistrate.runs.spec import STDIN, RunSpec, spec_from
 from magistrate.runs.writer import WorkList
 from magistrate.store import RunRecord, Store
+from magistrate.store.shares import SHARES, Part, shares_of
 from magistrate.types import Recipe, Sample, Scoring
 
 DIFFERENCES_TOLD = 3
@@ -97,12 +98,22 @@ def check_unchanged(record: RunRecord, plan: RunPlan) -> None:
         raise changed(record, found)
 
 
-def remaining_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
-    """Return the work list of what is not judged yet. Raises `SpecError` if the samples have changed."""
+def remaining_work(store: Store, record: RunRecord, plan: RunPlan, part: Part | None = None) -> WorkList:
+    """Return the work list of what is not judged yet, of all samples or of a part of them.
+
+    Raises `SpecError` if the samples have changed.
+    """
     done, stored = store.judged(record.id), store.sample_ids(record.id)
     dataset = _dataset(store, record, plan)
     size: int | None
-    if dataset is None:
+    if part is not None:
+        assert dataset is not None, "the data of a run in shares can be read again"
+        size = sum(part.has(sample.id) for sample in dataset)
+        done = {pair for pair in done if part.has(pair[0])}
+        stored = [sample_id for sample_id in stored if part.has(sample_id)]
+        mine = (sample for sample in dataset if part.has(sample.id))
+        samples = _as_before(record, mine, frozenset(stored))
+    elif dataset is None:
         samples, size = store.samples_by_page(record.id), len(stored)
     elif plan.task is None:
         samples, size = _as_before(record, dataset, frozenset(stored)), dataset.size
@@ -116,6 +127,7 @@ def remaining_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
         stored=frozenset(stored),
         made=_made(store, record) if plan.task is not None else frozenset(),
         done=done,
+        part=part,
         problems=tuple if dataset is None else lambda: dataset.problems,
     )
 
@@ -161,7 +173,7 @@ def _dataset(store: Store, record: RunRecord, plan: RunPlan) -> Dataset | None:
     return dataset
 
 
-def _as_before(record: RunRecord, opened: Dataset, stored: Collection[str]) -> Iterator[Sample]:
+def _as_before(record: RunRecord, opened: Iterable[Sample], stored: Collection[str]) -> Iterator[Sample]:
     """Yield the samples in source order. The first ones must be those that the run has stored."""
     for number, sample in enumerate(opened):
         if number < len(stored) and sample.id not in stored:
@@ -187,9 +199,25 @@ def find_resumable(store: Store, plan: RunPlan) -> RunRecord | None:
         return None
     for record in store.unfinished(plan.dataset.digest):
         same = SPEC in record.settings and not list(recipe_differences(record.recipes, plan.recipes))
-        if same and not objects_of(record) and not store.held(record.id):
+        if same and not objects_of(record) and SHARES not in record.settings and not store.held(record.id):
             return record
     return None
+
+
+def has_shares_of(record: RunRecord, plan: RunPlan, of: int) -> bool:
+    """Return whether a run is judged in so many shares, and is the same run as that of the plan."""
+    return is_shared(record, plan.recipes, plan.scoring, of) and record.name == plan.spec.name
+
+
+def is_shared(
+    record: RunRecord, recipes: Mapping[str, Recipe], scoring: Mapping[str, Scoring], of: int
+) -> bool:
+    """Return whether a run is judged in so many shares, by judges of these recipes."""
+    shares = shares_of(record)
+    if shares is None or shares.of != of:
+        return False
+    differences = (recipe_differences(record.recipes, recipes), scoring_differences(record.scoring, scoring))
+    return not any(list(each) for each in differences)
 
 
 # --- differences --------------------------------------------------------------------------------

@@ -149,6 +149,8 @@ class RunSpec(_Part):
     name: str | None = _field(options.NAME)
     tags: Words = _field(options.TAGS)
     cache: bool = _field(options.CACHE)
+    workers: int | None = _field(options.WORKERS)
+    shard: str | None = _field(options.SHARD)
 
     @property
     def engine(self) -> EnginePart:

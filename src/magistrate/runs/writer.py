@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field
 
 from magistrate import _logging
@@ -15,9 +15,11 @@ from magistrate.runs.execute import Judged, stream
 from magistrate.runs.limits import Budget
 from magistrate.runs.prepare import RunPlan
 from magistrate.runs.progress import ProgressListener
+from magistrate.runs.workers import Workers
 from magistrate.store import FinishedStatus, Store
 from magistrate.store.runs import ROWS_AT_ONCE
-from magistrate.types import Failure, Outcome, Sample
+from magistrate.store.shares import Part
+from magistrate.types import Failure, Outcome, Sample, Usage
 
 Pair = tuple[str, str]  # a sample's id and a judge's name
 SECONDS_BETWEEN_NOTES = 5.0
@@ -34,7 +36,8 @@ class WorkList:
     With `store_first` all samples are stored before the first is judged, because they cannot be read again.
     `stored` are the ids of the samples that the run has, `made` the ids of those whose output the task has
     made. Pairs in `done` are not judged. With `again` an outcome may replace a failure, and the run's status
-    stays as it is. `problems` returns the rows that could not be read so far.
+    stays as it is. `part` is set if these are only some shares of the run; then all of the above is about
+    them. `problems` returns the rows that could not be read so far.
     """
 
     samples: Iterable[Sample]
@@ -45,7 +48,12 @@ class WorkList:
     made: Container[str] = frozenset()
     done: Container[Pair] = frozenset()
     again: bool = False
+    part: Part | None = None
     problems: Callable[[], Sequence[Problem]] = tuple
+
+    def n_samples(self, judges: int) -> int | None:
+        """The number of samples left for so many judges, rounded up; None if unknown."""
+        return None if self.total is None else -(-(self.total - self.before) // judges)
 
 
 async def execute_run(
@@ -62,7 +70,8 @@ async def execute_run(
     The status is `done` if nothing is left, `interrupted` if a limit was reached or the run was cancelled,
     and `failed` if an error ended it. That error, or CancelledError, is raised after the status is written.
     """
-    budget = Budget(plan.limits, plan.cost, store.spent(run_id), store.dearest(run_id))
+    spent = store.spent(run_id) if work.part is None else _spent(store, run_id, work.part)
+    budget = Budget(plan.limits, plan.cost, spent, store.dearest(run_id))
     writer = OutcomeWriter(store, run_id, plan, work, budget, clock, listener)
     judges = [judge.info.name for judge in plan.judges]
     _log.info("run.started", run=run_id, judges=judges, total=work.total, before=work.before)
@@ -78,7 +87,7 @@ async def execute_run(
         stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
         told = _logging.error_text(error) if isinstance(error, MagistrateError) else None
         with suppress(StoreError, SpecError):  # if the store itself failed, `error` says so
-            if isinstance(error, InputError) and not writer.whole:
+            if isinstance(error, InputError) and work.part is None and not writer.whole:
                 store.delete(run_id)  # an unreadable source leaves no run
             else:
                 writer.finish("interrupted" if stopped else "failed", told)
@@ -118,11 +127,12 @@ class OutcomeWriter:
 
     async def judge_all(self) -> str | None:
         """Judge all samples. Returns a message about the limit that ended it, None if nothing is left."""
-        plan, work, undelivered = self.plan, self.work, list[Judged]()
+        plan, work, limits, undelivered = self.plan, self.work, self.plan.limits, list[Judged]()
         self.kept.update(work.stored)
         if plan.task is not None:
             self.unmade = {sample_id for sample_id in work.stored if sample_id not in work.made}
         self.noted = self.clock()
+        workers = Workers.of(plan, work.n_samples(len(plan.judges)), undelivered)
         outcomes = stream(
             self._pulled(),
             plan.judges,
@@ -130,18 +140,23 @@ class OutcomeWriter:
             task=plan.task,
             made=work.made,
             done=work.done,
-            limits=plan.limits,
+            limits=limits if workers is None else workers.limits,
             gate=self.budget,
+            ask=None if workers is None else workers.ask,
             undelivered=undelivered,
         )
         try:
-            async with asyncio.timeout(plan.limits.max_seconds) as limit, aclosing(outcomes):  # type: ignore[type-var]
+            async with (
+                asyncio.timeout(limits.max_seconds) as limit,
+                nullcontext() if workers is None else workers,
+                aclosing(outcomes),  # type: ignore[type-var]
+            ):
                 async for judged in outcomes:
                     self._take(judged)
         except TimeoutError:
             if not limit.expired():
                 raise
-            return f"the time limit of {plan.limits.max_seconds:,g} seconds is over (max_seconds)"
+            return f"the time limit of {limits.max_seconds:,g} seconds is over (max_seconds)"
         finally:
             for judged in undelivered:  # these calls are already paid for
                 self._take(judged)
@@ -151,7 +166,10 @@ class OutcomeWriter:
         """Write the final status and its reason to the store and the log."""
         _log.info("run.ended", run=self.run_id, status=status, reason=reason)
         self._note()
-        if not self.work.again:
+        if self.work.part is not None:
+            done = self.work.part.shares if status == "done" else ()
+            self.store.shares.finish(self.run_id, done, status, reason)
+        elif not self.work.again:
             n = len(self.kept) if status == "done" else None
             self.store.finish_run(self.run_id, status, n_total=n, reason=reason)
 
@@ -211,6 +229,11 @@ class OutcomeWriter:
         passed = self.clock() - self.noted
         self.noted += passed
         self.store.add_seconds(self.run_id, passed)
+
+
+def _spent(store: Store, run_id: str, part: Part) -> Usage:
+    """Return the usage of what is judged of a part of the run: limits hold for each process."""
+    return sum((each.usage for each in store.outcomes(run_id) if part.has(each.sample_id)), Usage())
 
 
 def _chunks(samples: Iterable[Sample], size: int) -> Iterator[list[Sample]]:

@@ -148,6 +148,7 @@ def order_of(form: StartForm, store: Store, settings: Settings) -> Order:
             "dataset": {"source": source, "limit": limit, **({"max_unread": 1.0} if digest else {})},
             "judges": [spelled(each) for each in judges],
             "engines": {} if model is None or asks_none(judges) else {DEFAULT: {"model": model}},
+            "workers": 1,  # the server has other requests to answer
             "limits": {
                 "max_seconds": _number("seconds", form.seconds, float),
                 "max_calls": _number("calls", form.calls, int),

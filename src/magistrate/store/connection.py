@@ -271,46 +271,72 @@ class RunLock:
         self.release()
 
 
-def _busy(run_id: str, holder: str) -> StoreError:
+def _busy(run_id: str, share: int | None, holder: str) -> StoreError:
     """Return the error for a run that another process is judging. `holder` names it, if known."""
     by = f"another process ({holder})" if holder else "another process"
-    return StoreError(f"run {run_id} is being judged by {by}; wait for it or stop it")
+    what = f"run {run_id}" if share is None else f"share {share} of run {run_id}, or all of it,"
+    return StoreError(f"{what} is being judged by {by}; wait for it or stop it")
 
 
-def hold(place: Place, engine: Engine, run_id: str) -> RunLock:
-    """Lock the run, so that only one process judges it. Raises `StoreError` with the holder if locked."""
+def hold(place: Place, engine: Engine, run_id: str, share: int | None = None) -> RunLock:
+    """Lock the run, or one share of it, so that only one process judges it.
+
+    Raises `StoreError` with the holder if it is locked. A run and a share of it are not locked at once.
+    """
     if place.path is None:
-        return _hold_session(engine, run_id)
-    release = sqlite.try_lock(place.path, run_id)
+        return _hold_session(engine, run_id, share)
+    path, name = place.path, run_id if share is None else share_name(run_id, share)
+    release = sqlite.try_lock(path, name)
     if release is None:
-        raise _busy(run_id, sqlite.holder(place.path, run_id))
+        raise _busy(run_id, share, sqlite.holder(path, name))
+    # Each takes its own lock before it looks for the other's, so that at least one sees the other.
+    if share is None:
+        other = sqlite.locked_share(path, run_id)
+    else:
+        other = run_id if sqlite.is_locked(path, run_id) else None
+    if other is not None:
+        release()
+        raise _busy(run_id, share, sqlite.holder(path, other))
     return RunLock(run_id, release)
 
 
+def share_name(run_id: str, share: int) -> str:
+    """Return the name of the lock of a share."""
+    return f"{run_id}-s{share}"
+
+
 def held(place: Place, engine: Engine, run_id: str) -> bool:
-    """Return whether a process holds the run's lock."""
+    """Return whether a process holds the lock of the run or of a share of it."""
     if place.path is not None:
-        return sqlite.is_locked(place.path, run_id)
+        return sqlite.is_locked(place.path, run_id) or sqlite.locked_share(place.path, run_id) is not None
     with engine.connect() as connection:
         return postgres.holder(connection, run_id) is not None
 
 
-def _hold_session(engine: Engine, run_id: str) -> RunLock:
-    """Take an advisory lock of the server, which is freed when this connection ends for any reason."""
+def _hold_session(engine: Engine, run_id: str, share: int | None) -> RunLock:
+    """Take advisory locks of the server, which are freed when this connection ends for any reason.
+
+    A process that judges a share has the run's lock together with those that judge other shares.
+    """
     connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
     # Detached from the pool, so that closing it ends the session.
     connection.detach()
+    names = {run_id: share is not None}
+    if share is not None:
+        names[share_name(run_id, share)] = False
     try:
-        if not postgres.try_lock(connection, run_id):
-            raise _busy(run_id, postgres.holder(connection, run_id) or "")
+        for name, shared in names.items():
+            if not postgres.try_lock(connection, name, shared=shared):
+                raise _busy(run_id, share, postgres.holder(connection, name) or "")
     except BaseException:
         connection.close()
         raise
 
     def release() -> None:
-        # The server frees the lock only some time after the connection has ended, so unlock explicitly.
-        # If the connection is lost, so is the lock.
+        # The server frees the locks only some time after the connection has ended, so unlock explicitly.
+        # If the connection is lost, so are the locks.
         with connection, suppress(DBAPIError):
-            postgres.unlock(connection, run_id)
+            for name, shared in names.items():
+                postgres.unlock(connection, name, shared=shared)
 
     return RunLock(run_id, release)

@@ -106,18 +106,27 @@ def check_encoding(connection: Connection) -> None:
 
 def lock_schema(connection: Connection) -> None:
     """Lock the schema until the transaction ends, so that only one program upgrades it."""
-    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _key(connection, "upgrade")})
+    lock_transaction(connection, "upgrade")
 
 
-def try_lock(connection: Connection, name: str) -> bool:
-    """Take the lock `name` for this connection's session. Returns False if another session has it."""
-    key = _key(connection, name)
-    return connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": key}) is True
+def lock_transaction(connection: Connection, name: str) -> None:
+    """Wait for the lock `name` and hold it until the transaction ends."""
+    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _key(connection, name)})
 
 
-def unlock(connection: Connection, name: str) -> None:
-    """Release the lock `name`."""
-    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _key(connection, name)})
+def try_lock(connection: Connection, name: str, *, shared: bool = False) -> bool:
+    """Take the lock `name` for this connection's session. Returns False if another session has it.
+
+    Several sessions can have it `shared`, and then none alone.
+    """
+    asked = text(f"SELECT pg_try_advisory_lock{'_shared' if shared else ''}(:key)")
+    return connection.scalar(asked, {"key": _key(connection, name)}) is True
+
+
+def unlock(connection: Connection, name: str, *, shared: bool = False) -> None:
+    """Release the lock `name`, taken in the same way."""
+    asked = text(f"SELECT pg_advisory_unlock{'_shared' if shared else ''}(:key)")
+    connection.execute(asked, {"key": _key(connection, name)})
 
 
 def holder(connection: Connection, name: str) -> str | None:

@@ -28,9 +28,11 @@ from magistrate.store.codec import (
     scoring_body,
     scoring_from,
 )
+from magistrate.store.postgres import lock_transaction
 from magistrate.store.schema import (
     dataset_samples,
     insert_missing,
+    is_server,
     label_items,
     of_row,
     outcomes,
@@ -160,6 +162,7 @@ def runs_where(
     limit: int | None = None,
     tag: str | None = None,
     dataset: str | None = None,
+    digest: str | None = None,
     unfinished_digest: str | None = None,
 ) -> list[RunRecord]:
     """Return the records of the runs that meet all given conditions, newest first."""
@@ -171,6 +174,8 @@ def runs_where(
     if tag is not None:
         tagged = select(run_tags.c.run_id).where(run_tags.c.tag == tag)
         chosen = chosen.where(runs.c.id.in_(tagged))
+    if digest is not None:
+        chosen = chosen.where(runs.c.dataset_digest == digest)
     if unfinished_digest is not None:
         chosen = chosen.where(runs.c.dataset_digest == unfinished_digest, runs.c.status != "done")
     ids = select(chosen.subquery().c.id)
@@ -186,6 +191,17 @@ def runs_where(
         run_from(row, tags.get(row.id, []), counts.get(row.id, {}), row.n_samples)
         for row in connection.execute(chosen.add_columns(_SIZE))
     ]
+
+
+def find(connection: Connection, digest: str, suits: Callable[[RunRecord], bool]) -> str | None:
+    """Return the id of the newest run over the data of this digest that suits, None if there is none.
+
+    Until the transaction ends, no other program finds or creates such a run.
+    """
+    if is_server(connection):  # SQLite has one writer at a time
+        lock_transaction(connection, "find run")
+    records = runs_where(connection, digest=digest)
+    return next((record.id for record in records if suits(record)), None)
 
 
 def finish_run(

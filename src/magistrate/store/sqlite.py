@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,6 +191,16 @@ def is_locked(store: Path, run_id: str) -> bool:
     if lock is not None:
         _let_go(path, lock)
     return lock is None
+
+
+def locked_share(store: Path, run_id: str) -> str | None:
+    """Return the name of the lock of a share of the run that a process holds, or None."""
+    store = store.resolve()
+    for path in store.parent.glob(f"{escape(f'{store.name}-{run_id}')}-s*.lock"):
+        name = path.name.removeprefix(f"{store.name}-").removesuffix(".lock")
+        if is_locked(store, name):
+            return name
+    return None
 
 
 def _seen_held(path: Path) -> bool:

@@ -41,6 +41,7 @@ from magistrate.store.runs import (
     shown,
 )
 from magistrate.store.sample_search import SampleSearch
+from magistrate.store.shares import SHARES, ShareStore
 from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
 from magistrate.store.users import Users
@@ -210,6 +211,11 @@ class Store(DatasetShelf):
         """Messages to other programs."""
         return Outbox(self._writing, self._reading)
 
+    @property
+    def shares(self) -> ShareStore:
+        """Which shares of runs are begun and judged."""
+        return ShareStore(self._writing, self._now)
+
     # --- runs as a whole ------------------------------------------------------------------------
 
     def find_run(self, ref: str) -> RunRecord:
@@ -320,15 +326,15 @@ class Store(DatasetShelf):
         with self._reading() as connection:
             require_run(connection, run_id)
 
-    def hold(self, run_id: str) -> RunLock:
-        """Lock this run, so that only one process judges it, until the lock is released or the process
-        ends.
+    def hold(self, run_id: str, share: int | None = None) -> RunLock:
+        """Lock this run, or one share of it, so that only one process judges it, until the lock is released
+        or the process ends.
 
         `StoreError` names the process that holds the lock already.
         """
         self._check_run(run_id)
         with explained(self.shown):
-            return hold(self._place, self._engine, run_id)
+            return hold(self._place, self._engine, run_id, share)
 
     def held(self, run_id: str) -> bool:
         """Return whether a process is judging this run now."""
@@ -336,10 +342,15 @@ class Store(DatasetShelf):
             return held(self._place, self._engine, run_id)
 
     def seen(self, record: RunRecord) -> RunRecord:
-        """Return the record with its real status: a `running` run without a process was `killed`."""
-        if record.status != "running" or self.held(record.id):
-            return record
-        return replace(record, status="killed")
+        """Return the record with its real status: a `running` run without a process was `killed`.
+
+        A run of which one share ended is `running` while another share is judged.
+        """
+        if record.status == "running":
+            return record if self.held(record.id) else replace(record, status="killed")
+        if SHARES in record.settings and record.status != "done" and self.held(record.id):
+            return replace(record, status="running")
+        return record
 
     # --- execution of a run ---------------------------------------------------------------------
 
@@ -358,8 +369,11 @@ class Store(DatasetShelf):
         tags: Iterable[str] = (),
         dataset_version: str | None = None,
         package_version: str = __version__,
+        joins: Callable[[RunRecord], bool] | None = None,
     ) -> str:
         """Create a run with status `running` and return its id, such as `20261121-143012-x7k2` (UTC).
+
+        With `joins`, the newest run over the same data for which it is true is returned instead, if any.
 
         `recipes` and `scoring` are by judge, under the judge's name in outcomes. `scoring` states how
         scores are read; without it no metric of scores can be reported. `settings` are plain values.
@@ -386,6 +400,8 @@ class Store(DatasetShelf):
         for _ in range(_IDS_TRIED):
             run_id = f"{now:%Y%m%d-%H%M%S}-{''.join(self._randomness.choices(_ID_LETTERS, k=4))}"
             with self._writing() as connection:
+                if joins is not None and (found := runs.find(connection, dataset_digest, joins)) is not None:
+                    return found
                 if not runs.run_exists(connection, run_id):
                     runs.insert_run(connection, {**row, "id": run_id}, tags)
                     return run_id

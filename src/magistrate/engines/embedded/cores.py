@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+_processes = 1  # that share the cores
+
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # cgroup version 2: microseconds per period, and the period
 
 
@@ -13,6 +15,13 @@ def available_cores(quota: Path = QUOTA) -> int:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         most, period = quota.read_text(encoding="ascii").split()
-        return allowed if most == "max" else max(1, min(allowed, round(int(most) / int(period))))
+        allowed = allowed if most == "max" else min(allowed, round(int(most) / int(period)))
     except (OSError, ValueError):
-        return allowed
+        pass
+    return max(1, allowed // _processes)
+
+
+def share_cores(processes: int) -> None:
+    """Let this process count only its part of the cores, as one of so many processes."""
+    global _processes
+    _processes = processes
