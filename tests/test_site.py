@@ -42,17 +42,15 @@ def test_every_page_stands_in_one_section(found: dict[str, str]) -> None:
 
 
 def test_pages_of_folders_need_no_line_and_all_others_do() -> None:
-    lines = {"Guides": ["guides/*.md", "data.md"], "Reference": ["*.md"]}
+    lines = {"Guides": ["guides/*.md", "data.md"]}
     texts = dict.fromkeys(["index.md", "data.md", "guides/b.md", "guides/a.md", "guides/a/more.md"], "# It")
-    assert pages.sections(texts, {"Guides": lines["Guides"]}) == {
-        "Guides": ["guides/a.md", "guides/a/more.md", "guides/b.md", "data.md"]
-    }
+    assert pages.sections(texts, lines) == {"Guides": ["guides/a.md", "guides/b.md", "data.md"]}
     for changed, said in (
         ({**texts, "lost.md": "# It"}, "names lost.md; add one to a section"),
         ({"index.md": "# It"}, "pages that do not exist: data.md"),
     ):
         with pytest.raises(pages.SiteError, match=said):
-            pages.sections(changed, {"Guides": lines["Guides"]})
+            pages.sections(changed, lines)
 
 
 def test_links_lead_from_the_staged_pages_where_they_led(tmp_path: Path) -> None:
@@ -61,12 +59,12 @@ def test_links_lead_from_the_staged_pages_where_they_led(tmp_path: Path) -> None
         "design.md": "",
         "index.md": "[a](engines/) [d](design/) [x](https://a.example/b)",
     }
-    texts["engines/a.md"] = "[i](../index.md#it) [m](../../Makefile) [here](#a)"
+    texts["engines/a.md"] = "[i](../index.md#it) [m](../../Makefile) [here](#a) `table[name](argument)`"
     texts["engines.md"] = ""
     linked = pages.with_links(texts, tmp_path)
     assert linked["index.md"] == "[a](engines.md) [d](design.md) [x](https://a.example/b)"
     found = re.findall(r"\]\(([^)]*)\)", linked["engines/a.md"])
-    assert (found[0], found[2]) == ("../index.md#it", "#a")
+    assert (found[0], *found[2:]) == ("../index.md#it", "#a", "argument")
     assert (tmp_path / "engines" / found[1]).resolve() == pages.ROOT / "Makefile"
 
 
@@ -101,7 +99,7 @@ def test_a_key_says_what_it_takes_and_leads_to_its_own_keys(found: dict[str, str
     page = found["reference/rules-file.md"]
     assert "\n## rules[].judges[]\n" in page
     assert (
-        "| [`judges`](#rulesjudges) | list of text or keys | required | The judges, the cheap one first. |"
+        "| [`judges`](#rulesjudges) | list of text or mapping | required | The judges, the cheap one first. |"
         in page
     )
     assert "| `rate` | number > 0, ≤ 1 | `1.0` | The share, in (0, 1]. |" in page

@@ -31,37 +31,26 @@ START = """<!doctype html>
 )
 def command(to: Path, strict: bool) -> None:
     """Build the documentation of this version into TO/VERSION, and again into TO/latest."""
-    source, site = to.with_name(f"{to.name}-source"), to / __version__
-    for folder in (source, site):
-        shutil.rmtree(folder, ignore_errors=True)
+    work = to.with_name(f"{to.name}-work")
+    source, html, site = work / "source", work / "html", to / __version__
+    shutil.rmtree(work, ignore_errors=True)
     try:
         missing = stage(source)
         if missing and strict:
             raise pictures.PictureError(f"pictures of pages cannot be made: {missing}")
     except (pages.SiteError, pictures.PictureError) as error:
         raise click.ClickException(str(error)) from None
-    sphinx = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "--builder",
-        "html",
-        "--quiet",
-        "--fail-on-warning",
-        "--conf-dir",
-        str(SETTINGS),
-    ]
-    done = subprocess.run(
-        [*sphinx, "--doctree-dir", str(source / ".doctrees"), str(source), str(site)], check=False
-    )
-    if done.returncode:
+    options = ["-b", "html", "-q", "-W", "-c", SETTINGS, "-d", work / "doctrees"]  # -W: warnings are errors
+    if subprocess.run([sys.executable, "-m", "sphinx", *options, source, html], check=False).returncode:
         raise click.ClickException("Sphinx did not accept the pages, see above")
     for name in (".buildinfo", "objects.inv"):
-        (site / name).unlink(missing_ok=True)
-    if wrong := built.problems(site):
+        (html / name).unlink(missing_ok=True)
+    if wrong := built.problems(html):
         raise click.ClickException("\n".join(["the built pages are not whole:", *wrong]))
-    shutil.rmtree(to / "latest", ignore_errors=True)
-    shutil.copytree(site, to / "latest", copy_function=os.link)  # the same files, which take no space again
+    # Only now, so that an earlier site stays where a build fails. `latest` has the same files, not copies.
+    for folder in (site, to / "latest"):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(html, folder, copy_function=os.link)
     (to / "index.html").write_text(START, encoding="utf-8")
     size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
     click.echo(f"wrote {site}: {len(list(site.rglob('*.html')))} pages, {size / 1e6:.1f} MB")

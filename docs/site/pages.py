@@ -68,21 +68,17 @@ def sections(
     for section, each in lines.items():
         found[section] = []
         for line in each:
-            matching = (
-                [line]
-                if "*" not in line
-                else [
-                    name
-                    for name in sorted(pages)
-                    if fnmatchcase(name, line) and name not in {*named, *placed}
-                ]
-            )
+            matching = [name for name in sorted(pages) if _matches(name, line)]
+            found[section] += [name for name in matching if name == line or name not in {*named, *placed}]
             placed.update(matching)
-            found[section] += matching
     nested = {child for name in placed for child in below(name, pages)}
     if lost := sorted(set(pages) - placed - nested - {"index.md"}):
         raise SiteError(f"no line of docs/site/{SECTIONS.name} names {', '.join(lost)}; add one to a section")
     return found
+
+
+def _matches(name: str, line: str) -> bool:
+    return fnmatchcase(name, line) and name.count("/") == line.count("/")  # `*` is within one folder
 
 
 def below(name: str, pages: Mapping[str, str]) -> list[str]:
@@ -123,6 +119,8 @@ def _link(page: str, pages: Mapping[str, str], folder: Path, found: re.Match[str
     home = ROOT if page == CHANGELOG else (DOCS / page).parent
     target = Path(os.path.normpath(home / found["path"]))
     name = target.relative_to(DOCS).as_posix() if target.is_relative_to(DOCS) else ""
-    inside = next((each for each in (name, f"{name}.md") if each in pages), None)
+    inside = next((each for each in (name, f"{name}.md", f"{name}/index.md") if each in pages), None)
+    if inside is None and not target.exists():
+        return found[0]  # code that looks like a link, or a lost link, of which Sphinx warns
     place = folder / inside if inside else target
     return Path(os.path.relpath(place, (folder / page).parent)).as_posix() + (found["anchor"] or "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -117,15 +118,8 @@ def draw(names: set[str], folder: Path) -> tuple[dict[str, str], str]:
 
 def _printed(command: str, environment: Mapping[str, str]) -> str:
     """What a command prints, with the codes of its colours."""
-    program = f"{sys.executable} -m magistrate"
-    done = subprocess.run(
-        command.replace("magistrate", program, 1),
-        shell=True,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    words = [sys.executable, "-m", *shlex.split(command)]
+    done = subprocess.run(words, env=environment, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         raise PictureError(f"`{command}` ended with {done.returncode}: {done.stderr.strip()[-500:]}")
     return done.stdout
@@ -140,9 +134,7 @@ def _figure(command: str, printed: str) -> str:
     for bright, dark in BACKGROUNDS.items():
         code = code.replace(f"background-color: {bright}", f"background-color: {dark}")
     lines = "\n".join(line.rstrip() for line in code.rstrip().splitlines())
-    return (
-        f'``````{{raw}} html\n<pre class="terminal" tabindex="0" aria-label="terminal">{lines}</pre>\n``````'
-    )
+    return f'``````{{raw}} html\n<pre class="terminal" tabindex="0">{lines}</pre>\n``````'
 
 
 # --- pages ------------------------------------------------------------------------------------------

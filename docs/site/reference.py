@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -161,8 +162,7 @@ def places_of(schema: Schema, place: str, root: Schema | None = None) -> Iterato
 
 def _parts(value: Schema, root: Schema) -> Iterator[tuple[str, Schema]]:
     """The objects with named keys in a value, and how they are reached from it."""
-    if "$ref" in value:
-        value = _resolved(value, root)
+    value = _resolved(value, root)
     if "properties" in value:
         yield "", value
     for each in value.get("anyOf", ()):
@@ -173,6 +173,8 @@ def _parts(value: Schema, root: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def _resolved(value: Schema, root: Schema) -> Schema:
+    if "$ref" not in value:
+        return value
     found: Any = root
     for key in value["$ref"].removeprefix("#/").split("/"):
         found = found[key]
@@ -195,36 +197,42 @@ def kind(value: Schema, root: Schema) -> str:
     """What a value may be, in words."""
     if "$ref" in value:
         return kind(_resolved(value, root), root)
-    if "anyOf" in value:
-        several = dict.fromkeys(kind(each, root) for each in value["anyOf"] if each.get("type") != "null")
-        return " or ".join(several)
+    if several := value.get("anyOf") or value.get("oneOf"):
+        return _one_of(kind(each, root) for each in several if each.get("type") != "null")
     if "enum" in value:
-        return " or ".join(f"`{each}`" for each in value["enum"])
+        return _one_of(f"`{each}`" for each in value["enum"])
     if "const" in value:
         return f"`{value['const']}`"
     match value.get("type"):
         case "array" if "prefixItems" in value:
             return "list of " + ", ".join(kind(each, root) for each in value["prefixItems"])
         case "array":
-            return "list of " + (kind(value.get("items", {}), root) or "anything")
-        case "object" if "properties" in value:
-            return "keys"
+            return "list of " + kind(value.get("items", {}), root)
         case "object":
             inner = value.get("additionalProperties")
-            return "keys, each with " + (kind(inner, root) if isinstance(inner, Mapping) else "anything")
+            simple = isinstance(inner, Mapping) and inner and _resolved(inner, root).get("type") != "object"
+            return f"mapping to {kind(inner, root)}" if simple else "mapping"
         case "string":
             return "text"
         case "integer" | "number" | "boolean" as simple:
-            return {"integer": "whole number", "boolean": "true or false"}.get(simple, simple) + _bounds(
-                value
-            )
+            words = {"integer": "whole number", "boolean": "true or false"}
+            return words.get(simple, simple) + _bounds(value)
     return "anything"
+
+
+def _one_of(words: Iterable[str]) -> str:
+    """Several possibilities as a list. A whole number is left out beside any number."""
+    several = dict.fromkeys(words)
+    if "number" in several:
+        several.pop("whole number", None)
+    *others, last = several
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _bounds(value: Schema) -> str:
     words = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     told = [
-        f"{sign} {value[key]:g}" for key, sign in words.items() if key in value and abs(value[key]) < 2**53
+        f"{sign} {value[key]:g}" for key, sign in words.items() if key in value and abs(value[key]) < 10**9
     ]
     return f" {', '.join(told)}" if told else ""
 
@@ -233,7 +241,9 @@ def _default(key: str, value: Schema, part: Schema) -> str:
     if key in part.get("required", ()):
         return "required"
     default = value.get("default")
-    return "" if default is None or isinstance(default, Mapping) else f"`{default}`"
+    if default is None or default == "" or isinstance(default, Mapping):
+        return ""
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
 def slug(heading: str) -> str:
@@ -290,10 +300,13 @@ def _parameters(operation: Schema, document: Schema) -> list[str]:
 
 
 def _bodies(operation: Schema, document: Schema) -> list[str]:
-    rows = [["body", "", _content(operation["requestBody"], document)]] if "requestBody" in operation else []
-    for status, answer in operation["responses"].items():
-        rows.append([status, _one_line(answer.get("description", "")), _content(answer, document)])
-    return [table(["", "when", "object"], rows), ""]
+    body = operation.get("requestBody")
+    rows = [
+        [status, _one_line(answer.get("description", "")), _content(answer, document)]
+        for status, answer in operation["responses"].items()
+    ]
+    sent = [f"Body: {_content(body, document)}.", ""] if body else []
+    return [*sent, table(["status", "when", "object"], rows), ""]
 
 
 def _content(message: Schema, document: Schema) -> str:
@@ -307,12 +320,11 @@ def _object(value: Schema, document: Schema) -> str:
         name = value["$ref"].rpartition("/")[2]
         return f"[{name}](#{slug(name)})"
     if several := value.get("anyOf") or value.get("oneOf"):
-        told = dict.fromkeys(_object(each, document) for each in several if each.get("type") != "null")
-        return " or ".join(told)
+        return _one_of(_object(each, document) for each in several if each.get("type") != "null")
     if value.get("type") == "array" and "items" in value:
         return "list of " + _object(value["items"], document)
     if value.get("type") == "object" and isinstance(inner := value.get("additionalProperties"), Mapping):
-        return "keys, each with " + _object(inner, document)
+        return "mapping to " + _object(inner, document)
     return kind(value, document)
 
 
