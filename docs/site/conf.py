@@ -14,6 +14,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "index"
 myst_heading_anchors = 6
 suppress_warnings = ["myst.header"]  # pages of measurements begin their tables one level deeper
+smartquotes = False  # `--option` keeps its two dashes
 default_role = "code"  # docstrings write code between single backticks
 
 autodoc_member_order = "bysource"

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-COLUMNS = 100
+COLUMNS = 96
+SETTINGS = ("MAGISTRATE_", "NO_COLOR")  # variables that would change what is seen
 SIZE = {"width": 1200, "height": 780}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SCHEMES = ("light", "dark")
@@ -99,7 +100,8 @@ def draw(names: set[str], folder: Path) -> tuple[dict[str, str], str]:
     """
     drawn = {}
     with tempfile.TemporaryDirectory() as home:
-        environment = {**os.environ, "MAGISTRATE_HOME": home, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1"}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+        environment = {**kept, "MAGISTRATE_HOME": home, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1"}
         for name, picture in PICTURES.items():  # all commands: a picture may show what an earlier one stored
             if isinstance(picture, Terminal):
                 if picture.before:
@@ -168,7 +170,6 @@ def _shots(pages: Mapping[str, Page], folder: Path, environment: Mapping[str, st
                     answer = page.goto(address + each.path.replace("{run}", run))
                     if answer is None or not answer.ok:
                         raise PictureError(f"the page {each.path} answers {answer and answer.status}")
-                    page.wait_for_load_state("networkidle")
                     page.screenshot(path=folder / f"{name}-{scheme}.png")
         browser.close()
     return ""
