@@ -138,7 +138,7 @@ def test_what_is_broken_in_a_built_site_is_seen(tmp_path: Path) -> None:
 def test_the_command_opens_what_is_built_or_says_how_to_build_it(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(magistrate, "__file__", str(tmp_path / "src" / "magistrate" / "__init__.py"))
+    monkeypatch.setattr(docs, "PACKAGE", tmp_path / "src" / "magistrate")
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda address: bool(opened.append(address)) or len(opened) > 1)
     done = call("docs")

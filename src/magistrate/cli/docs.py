@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from magistrate._version import __version__
+
+PACKAGE = Path(__file__).parents[1]
 
 
 @click.command(epilog="Example: magistrate docs; magistrate docs --path")
@@ -18,7 +19,6 @@ def command(only_path: bool) -> None:
     """Open the documentation of this version in a browser. It consists of files and needs no network."""
     from webbrowser import open as browse
 
-    from magistrate._version import __version__
     from magistrate.errors import InputError
 
     page = first_page()
@@ -34,13 +34,8 @@ def command(only_path: bool) -> None:
 
 def first_page() -> Path | None:
     """Return the first page of the built documentation, which a wheel carries and a checkout may have."""
-    from pathlib import Path
-
-    import magistrate
-    from magistrate._version import __version__
-
-    package = Path(magistrate.__file__).parent
-    for folder in (package / "site", package.parents[1] / "build" / "site" / __version__):
-        if (folder / "index.html").is_file():
-            return folder / "index.html"
-    return None
+    pages = (
+        folder / "index.html"
+        for folder in (PACKAGE / "site", PACKAGE.parents[1] / "build" / "site" / __version__)
+    )
+    return next((page for page in pages if page.is_file()), None)
