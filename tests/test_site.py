@@ -157,7 +157,7 @@ def test_the_command_opens_what_is_built_or_says_how_to_build_it(
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_the_whole_site_is_built_and_can_be_read_without_a_network(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "docs.site", "--strict", "--to", str(tmp_path / "site")],

@@ -40,7 +40,7 @@ def command(to: Path, strict: bool) -> None:
             raise pictures.PictureError(f"pictures of pages cannot be made: {missing}")
     except (pages.SiteError, pictures.PictureError) as error:
         raise click.ClickException(str(error)) from None
-    options = ["-b", "html", "-q", "-W", "-c", SETTINGS, "-d", work / "doctrees"]  # -W: warnings are errors
+    options = ["-b", "html", "-qW", "-c", str(SETTINGS), "-d", str(work / "doctrees")]  # W: warnings fail
     if subprocess.run([sys.executable, "-m", "sphinx", *options, source, html], check=False).returncode:
         raise click.ClickException("Sphinx did not accept the pages, see above")
     for name in (".buildinfo", "objects.inv"):

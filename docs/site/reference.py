@@ -210,13 +210,15 @@ def kind(value: Schema, root: Schema) -> str:
             return "list of " + kind(value.get("items", {}), root)
         case "object":
             inner = value.get("additionalProperties")
-            simple = isinstance(inner, Mapping) and inner and _resolved(inner, root).get("type") != "object"
-            return f"mapping to {kind(inner, root)}" if simple else "mapping"
+            if isinstance(inner, Mapping) and inner and _resolved(inner, root).get("type") != "object":
+                return f"mapping to {kind(inner, root)}"
+            return "mapping"
         case "string":
             return "text"
-        case "integer" | "number" | "boolean" as simple:
-            words = {"integer": "whole number", "boolean": "true or false"}
-            return words.get(simple, simple) + _bounds(value)
+        case "boolean":
+            return "true or false"
+        case "integer" | "number" as number:
+            return ("whole number" if number == "integer" else "number") + _bounds(value)
     return "anything"
 
 
