@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import magistrate
 from browsing import NARROW, WIDE, Reader, a_browser, fits
@@ -112,6 +113,16 @@ def test_every_picture_is_asked_for_and_an_unknown_one_is_an_error() -> None:
         pictures.asked({"a.md": "# A\n\n<!-- picture: sunset -->\n"})
     text = "A.\n\n<!-- picture: demo -->\n\nB.\n<!-- picture: page-run -->\n"
     assert pictures.placed(text, {"demo": "drawn"}) == "A.\n\ndrawn\n\nB.\n\n"
+
+
+def test_pictures_that_cannot_be_made_are_an_error_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "stage", lambda folder: "Chromium does not start")
+    done = CliRunner().invoke(site.command, ["--strict", "--to", str(tmp_path / "site")])
+    assert done.exit_code == 1
+    assert done.output == "Error: pictures of pages cannot be made: Chromium does not start\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_broken_in_a_built_site_is_seen(tmp_path: Path) -> None:
