@@ -53,8 +53,9 @@ format: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: .venv/.dev  ## write the pages that are generated from the code
+docs: .venv/.dev  ## write the parts of pages that are generated, and build the site (STRICT=1 needs Chromium)
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.site $(if $(STRICT),--strict)
 
 bench: .venv/.local  ## measure speed and memory beside whatever peers are installed
 	$(BIN)/magistrate models pull

@@ -64,6 +64,7 @@ COMMANDS = (
     "cache",
     "models",
     "doctor",
+    "docs",
 )
 
 # Commands whose name differs from their module or function: the module, and the function in it.
