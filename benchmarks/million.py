@@ -24,10 +24,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar
 
-from benchmarks.store import bare, head
+from benchmarks.store import TYPES, connect, head
 from magistrate.engines.base import Engine
 from magistrate.engines.none import NONE
 from magistrate.judges.base import JudgeInfo
@@ -100,10 +101,33 @@ def writing(place: str, folder: str, n: int) -> None:
             stored = {each.id for each in samples} if before else set()
             work = WorkList(samples=samples, total=n, stored=stored)
             rates[what] = timed(lambda run=run, work=work: asyncio.run(execute_run(store, run, plan, work)))
-        _, bulk = bare(store.place, folder, run)
+    bulk = bare(place, folder, run)
     for what, (seconds, busy) in rates.items():
         ratio = bulk / (n / seconds)
         print(f"| {kind}, {what} | {n / seconds:,.0f} | {n / busy:,.0f} | {bulk:,.0f} | {ratio:.1f} |")
+
+
+def bare(place: str, folder: str, run: str) -> float:
+    """Return how many of the run's rows a second the driver inserts into a table without further indexes."""
+    mark = "%s" if "://" in place else "?"
+    with closing(connect(place)) as connection:
+        cursor = connection.cursor()
+        cursor.execute(f"SELECT * FROM outcomes WHERE run_id = {mark}", [run])
+        rows = cursor.fetchall()
+    with closing(connect(place if "://" in place else f"{folder}/bare.db")) as connection:
+        cursor = connection.cursor()
+        columns = ", ".join(f"c{n} {TYPES.get(type(value), 'TEXT')}" for n, value in enumerate(rows[0]))
+        cursor.execute(f"CREATE TABLE bare_outcomes ({columns}, PRIMARY KEY (c0))")
+        into = f"INSERT INTO bare_outcomes VALUES ({', '.join([mark] * len(rows[0]))})"
+        connection.commit()
+        begin = time.perf_counter()
+        for first in range(0, len(rows), 500):
+            cursor.executemany(into, rows[first : first + 500])
+            connection.commit()
+        rate = len(rows) / (time.perf_counter() - begin)
+        cursor.execute("DROP TABLE bare_outcomes")
+        connection.commit()
+    return rate
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:

@@ -80,7 +80,7 @@ class Listener:
 
 
 def started(store: Store, n_total: int, **more: Any) -> str:
-    names = dict.fromkeys(("a", "b"), Recipe("a@1", "none", "f" * 64, "", "", 0, 0, "1"))
+    names = dict.fromkeys(("a", "b", "never"), Recipe("a@1", "none", "f" * 64, "", "", 0, 0, "1"))
     return store.create_run(
         dataset="many",
         dataset_digest="0" * 64,

@@ -66,18 +66,19 @@ class ColumnReads:
             outcomes.c.seconds,
             told,
         )
-        parts: list[list[NDArray[Any]]] = [[] for _ in range(5)]
+        kinds = ("i8", "i1", "i1", "f8", "f8")
+        parts: list[list[NDArray[Any]]] = [[np.empty(0, dtype=kind)] for kind in kinds]
         broken, agreed = set[int](), Counter[bool]()
         for rows in _parts(self._connection, asked.where(*mine).order_by(outcomes.c.position)):
             *columns, bodies = zip(*rows, strict=True)
-            for part, column, kind in zip(parts, columns, ("i8", "i1", "i1", "f8", "f8"), strict=True):
+            for part, column, kind in zip(parts, columns, kinds, strict=True):
                 part.append(np.array(column, dtype=kind))
             for position, body in zip(columns[0], bodies, strict=True):
                 if body is not None and (found := self._agrees(run_id, judge, position, body, damaged)):
                     agreed.update(each for each in found if each is not None)
                 elif body is not None:
                     broken.add(position)
-        whole = [np.concatenate(part) if part else np.empty(0) for part in parts]
+        whole = [np.concatenate(part) for part in parts]
         kept = ~np.isin(whole[0], list(broken)) if broken else slice(None)
         positions, said, gold, scores, seconds = (column[kept] for column in whole)
         counts, usage = self._counts(mine, broken)
