@@ -303,7 +303,7 @@ def count_columns(moment: Snapshot, record: RunRecord, damaged: list[str]) -> Ru
             record.scoring.get(judge),
             n_sampled,
         )
-        like = ()
+        like: tuple[str, ...] = ()
         if "no_context" in report.abstentions:
             like = like_context(moment.samples(record.id, damaged))
         found.append(finished(report, facts, like, alone=len(read) == 1))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from magistrate import _logging
 from magistrate.datasets import Problem
@@ -207,8 +207,8 @@ class OutcomeWriter:
                 return self._add(outcomes[:half]) + self._add(outcomes[half:])
             [outcome] = outcomes
             message = f"the outcome cannot be stored: {error}"
-            told = (outcome.sample_id, outcome.judge, "invalid_output", message, ())
-            return self._add([Failure(*told, outcome.usage, outcome.seconds)])
+            about: dict[str, Any] = {"usage": outcome.usage, "seconds": outcome.seconds}
+            return self._add([Failure(outcome.sample_id, outcome.judge, "invalid_output", message, **about)])
         return outcomes
 
     def _note(self) -> None:

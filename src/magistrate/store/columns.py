@@ -78,7 +78,7 @@ class ColumnReads:
                     agreed.update(each for each in found if each is not None)
                 elif body is not None:
                     broken.add(position)
-        whole = [np.concatenate(part) for part in parts]
+        whole: list[NDArray[Any]] = [np.concatenate(part) for part in parts]
         kept = ~np.isin(whole[0], list(broken)) if broken else slice(None)
         positions, said, gold, scores, seconds = (column[kept] for column in whole)
         counts, usage = self._counts(mine, broken)
@@ -134,7 +134,8 @@ class ColumnReads:
 
         asked = select(func.coalesce(run_samples.c.context, 0)).where(run_samples.c.run_id == run_id)
         rows = _parts(self._connection, asked.order_by(run_samples.c.position))
-        parts = [np.array(part, dtype=np.int64).reshape(-1) for part in rows]
+        # Not the rows themselves, which numpy would ask one by one whether they are arrays.
+        parts = [np.array([number for (number,) in part], dtype=np.int64) for part in rows]
         numbers = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         known, members = np.unique(numbers, return_inverse=True)
         alone = numbers == 0  # a sample without sources shares them with no other
