@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from magistrate._deadline import check, checked
@@ -232,7 +233,13 @@ async def run_judge(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
 
 def planned_calls(judge: Judge, sample: Sample) -> Sequence[Call]:
     """Return the calls that judging `sample` may make; empty for a judge that does not plan them."""
-    return tuple(judge.plan(sample)) if isinstance(judge, PlansCalls) else ()
+    return tuple(judge.plan(sample)) if _plans(type(judge)) else ()  # type: ignore[attr-defined]
+
+
+@cache
+def _plans(kind: type) -> bool:
+    """Return whether judges of this class are `PlansCalls`; looking it up costs more than a quick judge."""
+    return issubclass(kind, PlansCalls)
 
 
 async def shortage(judge: Judge, sample: Sample, engine: Engine, most: int = 0) -> str | None:

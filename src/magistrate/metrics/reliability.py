@@ -95,7 +95,7 @@ def reliability(
     weights = shifted(np.ones(values.size), flags, base_rate)
     if np.isnan(weights).any():
         raise InputError("a base rate needs samples of both classes")
-    ece, brier, log_loss = losses(flags, values, members)(weights.reshape(1, -1))[0]
+    ece, brier, log_loss = _losses_once(flags, values, weights, members)
     found = tuple(_bin(flags, values, weights, members == number) for number in np.unique(members))
     chance = _by_chance(values, weights, members, seed)
     return Reliability(
@@ -114,6 +114,16 @@ def _by_chance(scores: Floats, weights: Floats, members: Ints, seed: int) -> flo
         off = weights * (scores - (source.random(scores.size) < scores))
         found.append(np.abs(np.bincount(members, off)).sum() / total)
     return float(np.mean(found))
+
+
+def _losses_once(truth: Flags, scores: Floats, weights: Floats, members: Ints) -> tuple[float, float, float]:
+    """Return the three losses of one set of weights, without the matrix of `losses`."""
+    import numpy as np
+
+    total, off = weights.sum(), scores - truth
+    held = np.clip(np.where(truth, scores, 1 - scores), CLIP, 1 - CLIP)
+    ece = np.abs(np.bincount(members, weights * off)).sum() / total
+    return float(ece), float((weights * off**2).sum() / total), float(-(weights * np.log(held)).sum() / total)
 
 
 def losses(truth: Flags, scores: Floats, members: Ints) -> Callable[[Floats], Floats]:

@@ -6,18 +6,30 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from magistrate._version import __version__
+from magistrate.datasets.fields import like_context
 from magistrate.datasets.rows import unread_of
 from magistrate.errors import StoreError
-from magistrate.report.summary import summarize
+from magistrate.report.summary import (
+    Counts,
+    against,
+    baselines,
+    finished,
+    judge_report,
+    measured_spans,
+    summarize,
+)
 from magistrate.report.values import JudgeReport, Report, RunFacts
 from magistrate.store import RunRecord, Snapshot, Store
+from magistrate.store.columns import OTHER, OutcomeColumns
 from magistrate.store.figures import SHARE, KeptFigures
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
 
@@ -25,6 +37,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from pydantic import TypeAdapter
+
+    from magistrate.metrics.spans import SpanScores
 
 
 KNOWN = (HALLUCINATED, FAITHFUL)
@@ -113,8 +127,13 @@ class Scores:
 # --- metrics kept in the store --------------------------------------------------------------------
 
 
-MADE_BY = f"{__version__}/5"
+MADE_BY = f"{__version__}/6"
 """Version of the counting code; increased with every change of what is counted or how it is stored."""
+
+MOST_READ = 50_000
+"""Outcomes of a run that are read one by one for its report; those of a larger run are read as columns."""
+SAMPLED = 10_000
+"""Samples of a larger run that are read for the baselines and for spans."""
 
 HEADING = ("balanced_accuracy", "accuracy")
 
@@ -211,14 +230,17 @@ def stored_figures(moment: Snapshot, record: RunRecord) -> RunFigures | None:
 
 
 def count(moment: Snapshot, record: RunRecord, flag: Collection[str] | None = None) -> RunFigures:
-    """Compute a run's metrics from all of its outcomes.
+    """Compute a run's metrics, by `count_columns` if it has more than `MOST_READ` outcomes.
 
     With `flag`, a set of claim kinds, verdicts that were decided by their claims are decided again without
     asking a model. Records that are damaged in the store are not counted but named in the report.
     """
     damaged: list[str] = []
-    samples, outcomes = moment.readable(record.id, damaged)
-    found = count_outcomes(record, samples, outcomes, flag)
+    if flag is None and record.n_outcomes > MOST_READ:
+        found = count_columns(moment, record, damaged)
+    else:
+        samples, outcomes = moment.readable(record.id, damaged)
+        found = count_outcomes(record, samples, outcomes, flag)
     report = found.report
     return replace(found, report=replace(report, run=replace(report.run, damaged=tuple(damaged))))
 
@@ -243,6 +265,108 @@ def count_outcomes(
     scores = Scores(samples)
     report = summarize(facts, samples, scores.collect(outcomes), recipes, record.scoring)
     return RunFigures(record.revision, report, {each.judge: scores.of(each.judge) for each in report.judges})
+
+
+def count_columns(moment: Snapshot, record: RunRecord, damaged: list[str]) -> RunFigures:
+    """Compute metrics without reading the texts of every sample and outcome.
+
+    All figures are those of `count_outcomes`, exactly. Only the baselines that read samples, and spans, are
+    measured on at most `SAMPLED` labelled samples, drawn at random. Damaged records that are read are left
+    out and named in `damaged`; others are not noticed.
+    """
+    import numpy as np
+
+    facts = facts_of(record)
+    contexts = moment.contexts(record.id)
+    read = {judge: moment.outcome_columns(record.id, judge, damaged) for judge in record.judges}
+    busy = fsum(float(columns.seconds.sum()) for columns in read.values())
+    cost = None if facts.seconds is None or not busy else facts.seconds / busy
+    found, scores = list[JudgeReport](), dict[str, JudgeScores]()
+    for judge, columns in read.items():
+        labelled = np.flatnonzero(columns.gold != OTHER)
+        n_sampled = None
+        if labelled.size > SAMPLED:
+            n_sampled = SAMPLED
+            labelled = np.sort(np.random.default_rng(0).choice(labelled, SAMPLED, replace=False))
+        positions = columns.positions[labelled].tolist()
+        drawn = moment.samples_at(record.id, positions, damaged)
+        texts = [drawn[at] for at in positions if at in drawn]
+        own = columns.gold[columns.gold != OTHER] == 1
+        recipe = record.recipes.get(judge)
+        report = judge_report(
+            _counts(judge, columns, contexts[columns.positions]),
+            facts.n_total,
+            baselines(texts, own),
+            _spans(moment, record.id, judge, drawn, damaged),
+            None if recipe is None else replace(recipe, n=facts.n_total),
+            cost,
+            record.scoring.get(judge),
+            n_sampled,
+        )
+        like: tuple[str, ...] = ()
+        if "no_context" in report.abstentions:
+            like = like_context(moment.samples(record.id, damaged))
+        found.append(finished(report, facts, like, alone=len(read) == 1))
+        known = columns.said != OTHER
+        groups = (columns.scores[known & (columns.gold == label)] for label in (1, 0, OTHER))
+        scores[judge] = JudgeScores(*groups)
+    return RunFigures(record.revision, Report(facts, tuple(found)), scores)
+
+
+def _counts(judge: str, columns: OutcomeColumns, contexts: NDArray[np.int64]) -> Counts:
+    """Return the counts of a judge; `contexts` are those of the samples of its outcomes."""
+    gold, verdicts = Counter[str](), Counter[str]()
+    others: dict[str, Counter[str]] = {"failure": Counter(), "abstention": Counter()}
+    for (kind, label, truth, code), n in columns.counts.items():
+        if truth is not None:
+            gold[truth] += n
+        if kind == "verdict":
+            verdicts[str(label)] += n
+        else:
+            others[kind][str(code)] += n
+    known = columns.said != OTHER
+    measured = known & (columns.gold != OTHER)
+    return Counts(
+        judge=judge,
+        n_judged=columns.positions.size,
+        n_ok=verdicts.total(),
+        gold=gold,
+        verdicts=verdicts,
+        failures=others["failure"],
+        abstentions=others["abstention"],
+        seconds=columns.seconds,
+        usage=columns.usage,
+        n_explained=columns.n_explained,
+        flips=columns.flips,
+        truth=columns.gold[measured] == 1,
+        said=columns.said[measured] == 1,
+        scores=columns.scores[measured],
+        groups=_in_order(contexts[measured]),
+        every_score=columns.scores[known],
+        every_group=_in_order(contexts[known]),
+    )
+
+
+def _in_order(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number groups in the order in which they appear, as `groups_of` does."""
+    import numpy as np
+
+    _, first, members = np.unique(groups, return_index=True, return_inverse=True)
+    numbers = np.empty(first.size, dtype=np.int64)
+    numbers[np.argsort(first)] = np.arange(first.size)
+    return numbers[members]
+
+
+def _spans(
+    moment: Snapshot, run_id: str, judge: str, drawn: Mapping[int, Sample], damaged: list[str]
+) -> SpanScores | None:
+    """Measure a judge's quotes on the samples drawn, by position; None if people marked nothing in them."""
+    if not any(sample.spans for sample in drawn.values()):
+        return None
+    said = moment.outcomes_at(run_id, judge, list(drawn), damaged)
+    judged = {at: each for at, each in said.items() if isinstance(each, Verdict) and each.label in KNOWN}
+    quoted = {each.sample_id: against(each) for each in judged.values() if each.claims}
+    return measured_spans([drawn[at] for at in drawn if at in judged], quoted)
 
 
 def facts_of(record: RunRecord) -> RunFacts:

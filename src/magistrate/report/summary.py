@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
 from shlex import quote
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from magistrate._text import counted, p_of, percent, signed
@@ -50,10 +50,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def baselines(samples: Iterable[Sample]) -> tuple[Baseline, ...]:
+def baselines(samples: Iterable[Sample], labels: NDArray[np.bool_] | None = None) -> tuple[Baseline, ...]:
     """Return the four trivial rules, measured on the samples that are labelled faithful or hallucinated.
 
-    Samples without one of these labels or without an output are skipped. Empty if none is left.
+    Samples without one of these labels or without an output are skipped. Empty if none is left. With
+    `labels`, True for hallucinated, the two rules that read no sample are measured on these.
     """
     import numpy as np
 
@@ -61,10 +62,10 @@ def baselines(samples: Iterable[Sample]) -> tuple[Baseline, ...]:
     if not kept:
         return ()
     truth = np.array([s.label == HALLUCINATED for s in kept])
-    more = bool(2 * truth.sum() > truth.size)
+    every = truth if labels is None else labels
     return (
-        _constant("majority", truth, more),
-        _constant("always_hallucinated", truth, True),
+        _constant("majority", every, bool(2 * every.sum() > every.size)),
+        _constant("always_hallucinated", every, True),
         _best_cut("length", truth, kept, output_length, "the output has {} or {} characters", "fewer"),
         _best_cut(
             "ngram_overlap",
@@ -171,6 +172,7 @@ def _remarks(report: JudgeReport) -> Iterator[str]:
         yield f"{report.without_verdict[:1].upper()}{report.without_verdict[1:]}."
     yield from _unread(report)
     yield from _coverage(report)
+    yield from _sampled(report)
     if report.n_ok > 1 and len(report.verdicts) == 1:
         (label,) = report.verdicts
         yield f"It gave every sample the same label: all {report.n_ok} verdicts are {label!r}."
@@ -212,6 +214,17 @@ def _coverage(report: JudgeReport) -> Iterator[str]:
     yield (
         f"{report.n_total - report.n_ok} of {counted(report.n_total, 'sample')} have no verdict (coverage "
         f"{percent(report.coverage)}): {', '.join(parts)}. They count for neither label."
+    )
+
+
+def _sampled(report: JudgeReport) -> Iterator[str]:
+    """Yield which figures of a large run rest on some of its samples only."""
+    if report.n_sampled is None or not report.baselines:
+        return
+    told = ["length", "n-gram overlap"] + (["spans"] if report.spans is not None else [])
+    yield (
+        f"The figures of {', '.join(told[:-1])} and {told[-1]} rest on {report.n_sampled:,} of "
+        f"{report.n_labelled:,} labelled samples, drawn at random; all others on every outcome."
     )
 
 
@@ -338,18 +351,122 @@ def summarize(
             # In the order of `samples`, so that the result does not depend on the order of outcomes.
             cached[labelled] = baselines(s for i, s in samples.items() if i in labelled)
         cost = None if run.seconds is None or not busy else run.seconds / busy
+        counts = tally.counts(samples)
+        spans = measured_spans([samples[i] for i in counts.measured_ids], tally.quoted)
         known = (scoring or {}).get(judge)
-        found = tally.report(run.n_total, samples, cached[labelled], recipes.get(judge), cost, known)
+        found = judge_report(counts, run.n_total, cached[labelled], spans, recipes.get(judge), cost, known)
         columns = like_context(samples.values()) if "no_context" in found.abstentions else ()
-        found = replace(
-            found,
-            calibrate=calibrate_command(run.id, judge, alone=len(tallies) == 1),
-            unread=run.unread,
-            like_context=() if found.n_ok else columns,
-        )
-        # While a run goes on, what it lacks yet is no remark about what it found.
-        reports.append(found if run.status == "running" else replace(found, remarks=remarks(found)))
+        reports.append(finished(found, run, columns, alone=len(tallies) == 1))
     return Report(run, tuple(reports))
+
+
+def finished(found: JudgeReport, run: RunFacts, columns: tuple[str, ...], *, alone: bool) -> JudgeReport:
+    """Return the report of a judge, `alone` in its run or not, with advice and remarks.
+
+    `columns` look like a context.
+    """
+    found = replace(
+        found,
+        calibrate=calibrate_command(run.id, found.judge, alone=alone),
+        unread=run.unread,
+        like_context=() if found.n_ok else columns,
+    )
+    # While a run goes on, what it lacks yet is no remark about what it found.
+    return found if run.status == "running" else replace(found, remarks=remarks(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What is counted of one judge's outcomes.
+
+    `gold` and `verdicts` count labels, `seconds` float `[n_judged]` are the times of the outcomes. The
+    measured samples are `truth` and `said` bool `[m]`, True is hallucinated, `scores` float `[m]`, the
+    judge's own, and `groups` int `[m]`, the same for samples of one context. `every_score` and `every_group`
+    are those of all faithful or hallucinated verdicts. `measured_ids` are the ids of the measured samples,
+    empty if they are not known.
+    """
+
+    judge: str
+    n_judged: int
+    n_ok: int
+    gold: Counter[str]
+    verdicts: Counter[str]
+    failures: Counter[str]
+    abstentions: Counter[str]
+    seconds: NDArray[np.float64]
+    usage: Usage
+    n_explained: int
+    flips: int
+    truth: NDArray[np.bool_]
+    said: NDArray[np.bool_]
+    scores: NDArray[np.float64]
+    groups: NDArray[np.int64]
+    every_score: NDArray[np.float64]
+    every_group: NDArray[np.int64]
+    measured_ids: Sequence[str] = ()
+
+
+def judge_report(
+    counts: Counts,
+    n_total: int,
+    beside: tuple[Baseline, ...],
+    spans: SpanScores | None,
+    recipe: Recipe | str | None,
+    cost: float | None,
+    scoring: Scoring | None,
+    n_sampled: int | None = None,
+) -> JudgeReport:
+    """Return a judge's report. `cost` is the seconds of the run per second of an outcome, or None.
+
+    `beside` and `spans` were measured on `n_sampled` samples, None for all.
+    """
+    import numpy as np
+
+    truth, said, groups, gold = counts.truth, counts.said, counts.groups, counts.gold
+    scores = None
+    if scoring is not None:
+        scores = 1 - counts.scores if scoring.turned else counts.scores
+    result = classification(truth, said, scores, groups)
+    if scores is None:
+        result = replace(result, metrics={**result.metrics, "auroc": Estimate.none(NOT_STORED)})
+    seconds = counts.seconds
+    return JudgeReport(
+        judge=counts.judge,
+        n_total=n_total,
+        n_judged=counts.n_judged,
+        n_ok=counts.n_ok,
+        n_labelled=sum(gold[label] for label in KNOWN),
+        n_measured=truth.size,
+        other_gold=gold.total() - sum(gold[label] for label in KNOWN),
+        other_verdicts=counts.verdicts.total() - sum(counts.verdicts[label] for label in KNOWN),
+        failures=_sorted(counts.failures),
+        abstentions=_sorted(counts.abstentions),
+        verdicts=_sorted(counts.verdicts),
+        gold=_sorted(gold),
+        result=result if truth.size else None,
+        baselines=beside,
+        seconds_per_sample=fmean(seconds.tolist()) * cost if seconds.size and cost is not None else None,
+        latency_median=float(np.median(seconds)) if seconds.any() else None,
+        usage=counts.usage,
+        n_explained=counts.n_explained,
+        flips=counts.flips,
+        recipe=recipe.line() if isinstance(recipe, Recipe) else recipe,
+        calibration=reliability(truth, scores) if truth.size and scores is not None else None,
+        scoring=scoring,
+        n_contexts=int(np.unique(groups).size),
+        spans=spans,
+        threshold_gain=None if scores is None else threshold_gain(truth, said, scores, groups),
+        shift=_shift(counts, scoring),
+        n_sampled=n_sampled,
+    )
+
+
+def _shift(counts: Counts, scoring: Scoring | None) -> ScoreShift | None:
+    """Compare all scores, labelled or not, with those that the judge was calibrated on."""
+    before = scoring.calibrated_on.scores if scoring and scoring.calibrated_on else None
+    if before is None or not counts.every_score.size:
+        return None
+    return score_shift(counts.every_score, counts.every_group, before)
 
 
 @dataclass(slots=True)
@@ -393,66 +510,32 @@ class _Tally:
             case Abstention():
                 self.abstentions[outcome.reason] += 1
 
-    def report(
-        self,
-        n_total: int,
-        samples: Mapping[str, Sample],
-        beside: tuple[Baseline, ...],
-        recipe: Recipe | str | None,
-        cost: float | None,
-        scoring: Scoring | None,
-    ) -> JudgeReport:
-        """Return the judge's report. `cost` is the seconds of the run per second of an outcome, or None."""
-        gold = Counter(label for i in self.judged if (label := samples[i].label) is not None)
-        verdicts = Counter(label for label, _ in self.said.values())
-        measured = sorted(
-            i for i, (label, _) in self.said.items() if label in KNOWN and samples[i].label in KNOWN
-        )
-        truth = [samples[i].label == HALLUCINATED for i in measured]
-        scores: list[float] | None = None
-        if scoring is not None:
-            scores = [1 - self.said[i][1] if scoring.turned else self.said[i][1] for i in measured]
-        called = [self.said[i][0] == HALLUCINATED for i in measured]
-        groups = groups_of(samples[i] for i in measured)
-        result = classification(truth, called, scores, groups)
-        if scores is None:
-            result = replace(result, metrics={**result.metrics, "auroc": Estimate.none(NOT_STORED)})
-        return JudgeReport(
+    def counts(self, samples: Mapping[str, Sample]) -> Counts:
+        """Return the counts, and the measured samples in the order of their ids."""
+        import numpy as np
+
+        known = sorted(i for i, (label, _) in self.said.items() if label in KNOWN)
+        measured = [i for i in known if samples[i].label in KNOWN]
+        return Counts(
             judge=self.judge,
-            n_total=n_total,
             n_judged=len(self.judged),
             n_ok=len(self.said),
-            n_labelled=sum(gold[label] for label in KNOWN),
-            n_measured=len(measured),
-            other_gold=gold.total() - sum(gold[label] for label in KNOWN),
-            other_verdicts=verdicts.total() - sum(verdicts[label] for label in KNOWN),
-            failures=_sorted(self.failures),
-            abstentions=_sorted(self.abstentions),
-            verdicts=_sorted(verdicts),
-            gold=_sorted(gold),
-            result=result if measured else None,
-            baselines=beside,
-            seconds_per_sample=fmean(self.seconds) * cost if self.seconds and cost is not None else None,
-            latency_median=median(self.seconds) if any(self.seconds) else None,
+            gold=Counter(label for i in self.judged if (label := samples[i].label) is not None),
+            verdicts=Counter(label for label, _ in self.said.values()),
+            failures=self.failures,
+            abstentions=self.abstentions,
+            seconds=np.array(self.seconds, dtype=np.float64),
             usage=self.usage,
             n_explained=self.n_explained,
             flips=self.flips,
-            recipe=recipe.line() if isinstance(recipe, Recipe) else recipe,
-            calibration=reliability(truth, scores) if measured and scores is not None else None,
-            scoring=scoring,
-            n_contexts=len(set(groups.tolist())),
-            spans=measured_spans([samples[i] for i in measured], self.quoted),
-            threshold_gain=None if scores is None else threshold_gain(truth, called, scores, groups),
-            shift=self._shift(samples, scoring),
+            truth=np.array([samples[i].label == HALLUCINATED for i in measured], dtype=np.bool_),
+            said=np.array([self.said[i][0] == HALLUCINATED for i in measured], dtype=np.bool_),
+            scores=np.array([self.said[i][1] for i in measured], dtype=np.float64),
+            groups=groups_of(samples[i] for i in measured),
+            every_score=np.array([self.said[i][1] for i in known], dtype=np.float64),
+            every_group=groups_of(samples[i] for i in known),
+            measured_ids=measured,
         )
-
-    def _shift(self, samples: Mapping[str, Sample], scoring: Scoring | None) -> ScoreShift | None:
-        """Compare all scores, labelled or not, with those that the judge was calibrated on."""
-        before = scoring.calibrated_on.scores if scoring and scoring.calibrated_on else None
-        known = sorted(i for i, (label, _) in self.said.items() if label in KNOWN)
-        if before is None or not known:
-            return None
-        return score_shift([self.said[i][1] for i in known], groups_of(samples[i] for i in known), before)
 
 
 def calibrate_command(run_id: str, judge: str, *, alone: bool) -> str:

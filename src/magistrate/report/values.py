@@ -87,7 +87,9 @@ class JudgeReport:
     another threshold; None if too few samples are measured or labels are not the judge's own. `shift`
     compares the scores with those that the judge's calibration was fitted to; None without one. `calibrate`
     is the command that chooses a threshold. `unread` is that of the run. `like_context` are columns that
-    look like a context, if every sample lacks one.
+    look like a context, if every sample lacks one. In a run of many outcomes the baselines that read samples
+    and `spans` are measured on `n_sampled` labelled samples drawn at random; it is None if they are measured
+    on all.
     """
 
     judge: str
@@ -120,6 +122,7 @@ class JudgeReport:
     calibrate: str | None = None
     unread: Unread | None = None
     like_context: tuple[str, ...] = ()
+    n_sampled: int | None = None
 
     @property
     def turned(self) -> bool:
@@ -172,6 +175,7 @@ class JudgeReport:
             "n_labelled": self.n_labelled,
             "n_measured": self.n_measured,
             "n_contexts": self.n_contexts,
+            "n_sampled": self.n_sampled,
             "n_unread": self.n_unread,
             "coverage": self.coverage,
             "metrics": {name: e.to_dict() for name, e in result.metrics.items()} if result else {},

@@ -19,6 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -61,6 +62,8 @@ Ask = Callable[[Sample, Judge], Awaitable[Outcome]]
 Answer = TypeVar("Answer")
 
 GRACE = 5.0  # seconds that cancelled work gets to end
+GROUP = 500  # outcomes that are yielded together, at most
+QUIET = 8  # rounds of the event loop without a new outcome that end a group
 
 ENGINE_FAILURES: frozenset[FailureCode] = frozenset({"engine_error", "rate_limited", "timeout", "refused"})
 
@@ -198,6 +201,27 @@ async def stream(
     judges: Sequence[Judge],
     engine: Engine,
     *,
+    undelivered: list[Judged] | None = None,
+    **options: Any,
+) -> AsyncIterator[Judged]:
+    """Yield the outcomes of `stream_groups`, which gets the `options`, one by one."""
+    left = [] if undelivered is None else undelivered
+    groups = stream_groups(samples, judges, engine, undelivered=left, **options)
+    async with aclosing(groups):  # type: ignore[type-var]
+        async for group in groups:
+            for number, judged in enumerate(group, 1):
+                try:
+                    yield judged
+                except GeneratorExit:
+                    left.extend(group[number:])
+                    raise
+
+
+async def stream_groups(
+    samples: Iterable[Sample],
+    judges: Sequence[Judge],
+    engine: Engine,
+    *,
     task: Task | None = None,
     made: Container[str] = frozenset(),
     done: Container[tuple[str, str]] = frozenset(),
@@ -205,8 +229,11 @@ async def stream(
     gate: Gate | None = None,
     ask: Ask | None = None,
     undelivered: list[Judged] | None = None,
-) -> AsyncIterator[Judged]:
-    """Yield the outcomes of every judge on every sample, each as soon as it is ready.
+) -> AsyncIterator[list[Judged]]:
+    """Yield the outcomes of every judge on every sample as soon as they are ready, in groups.
+
+    A group holds what became ready while the one before it was taken, and what follows without a pause, at
+    most `GROUP`. An outcome that comes alone is yielded alone, without waiting for others.
 
     Samples are read as they are needed, so their number is unlimited. `task` makes the outputs first: it is
     called with the sample, in a thread unless it is async, and returns the output, or a mapping with
@@ -220,20 +247,29 @@ async def stream(
     been yielded.
     """
     check_stream(judges, engine.info)
-    ready: asyncio.Queue[Judged | BaseException | None] = asyncio.Queue(maxsize=4 * limits.concurrency)
+    ready: asyncio.Queue[Judged | BaseException | None] = asyncio.Queue(max(4 * limits.concurrency, GROUP))
     source = _pulled(samples)
     if ask is None:
         ask = partial(judge_one, engine=engine, deadline=limits.deadline)
     worker = _Worker(judges, ask, task, limits.deadline, made, done, gate, ready)
     workers = [asyncio.create_task(worker.run(source)) for _ in range(limits.concurrency)]
     failure: BaseException | None = None
-    failed = 0
+    failed, quiet = 0, 0
+    group: list[Judged] = []
     try:
         working = len(workers)
-        while working:
-            item = await ready.get()
+        while working or group:
+            if group and ready.empty() and quiet < QUIET and working:
+                quiet += 1
+                await asyncio.sleep(0)
+                continue
+            if group and (ready.empty() or len(group) >= GROUP):
+                taken, group, quiet = group, [], 0
+                yield taken
+                continue
+            item, quiet = await ready.get(), 0
             if isinstance(item, Judged):
-                yield item
+                group.append(item)
                 failed = failed + 1 if engine_failed(item.outcome) else 0
                 if failed < limits.give_up_after:
                     continue
@@ -251,6 +287,8 @@ async def stream(
             each.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         source.close()
+        if undelivered is not None:
+            undelivered.extend(group)
         while undelivered is not None and not ready.empty():
             if isinstance(left := ready.get_nowait(), Judged):
                 undelivered.append(left)
@@ -311,6 +349,10 @@ class _Worker:
             for judge in judges:
                 failure = Failure(sample.id, judge.info.name, "task_error", produced)
                 await self.ready.put(Judged(sample, failure))
+            return True
+        if len(judges) == 1:
+            await self._judge(produced, judges[0])
+            await asyncio.sleep(0)  # the outcome is looked at before the next sample begins
             return True
         pending = [self._judge(produced, judge) for judge in judges]
         for result in await asyncio.gather(*pending, return_exceptions=True):

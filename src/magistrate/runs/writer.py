@@ -1,4 +1,7 @@
-"""Executes a run and writes every outcome to the store as soon as it is ready, however the run ends."""
+"""Executes a run and writes every outcome to the store as soon as it is ready, however the run ends.
+
+Outcomes that become ready together share a transaction. Nobody is told of an outcome before it is committed.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from magistrate import _logging
 from magistrate.datasets import Problem
 from magistrate.errors import InputError, MagistrateError, SpecError, StoreError
-from magistrate.runs.execute import Judged, stream
+from magistrate.runs.execute import GROUP, Judged, stream_groups
 from magistrate.runs.limits import Budget
 from magistrate.runs.prepare import RunPlan
 from magistrate.runs.progress import ProgressListener
@@ -21,6 +25,7 @@ from magistrate.store.runs import ROWS_AT_ONCE
 from magistrate.store.shares import Part
 from magistrate.types import Failure, Outcome, Sample, Usage
 
+Item = TypeVar("Item")
 Pair = tuple[str, str]  # a sample's id and a judge's name
 SECONDS_BETWEEN_NOTES = 5.0
 AHEAD = 50  # samples that are stored together before the first of them is judged
@@ -133,7 +138,7 @@ class OutcomeWriter:
             self.unmade = {sample_id for sample_id in work.stored if sample_id not in work.made}
         self.noted = self.clock()
         workers = Workers.of(plan, work.n_samples(len(plan.judges)), undelivered)
-        outcomes = stream(
+        groups = stream_groups(
             self._pulled(),
             plan.judges,
             plan.engine,
@@ -149,17 +154,17 @@ class OutcomeWriter:
             async with (
                 asyncio.timeout(limits.max_seconds) as limit,
                 nullcontext() if workers is None else workers,
-                aclosing(outcomes),  # type: ignore[type-var]
+                aclosing(groups),  # type: ignore[type-var]
             ):
-                async for judged in outcomes:
-                    self._take(judged)
+                async for group in groups:
+                    self._take(group)
         except TimeoutError:
             if not limit.expired():
                 raise
             return f"the time limit of {limits.max_seconds:,g} seconds is over (max_seconds)"
         finally:
-            for judged in undelivered:  # these calls are already paid for
-                self._take(judged)
+            for group in _chunks(undelivered, GROUP):  # these calls are already paid for
+                self._take(group)
         return self.budget.reached if self.budget.refused else None
 
     def finish(self, status: FinishedStatus, reason: str | None) -> None:
@@ -186,43 +191,43 @@ class OutcomeWriter:
             self.store.add_samples(self.run_id, samples)
             self.kept.update(sample.id for sample in samples)
 
-    def _keep(self, sample: Sample) -> None:
-        if sample.id not in self.kept:
-            self._store([sample])
-        elif sample.id in self.unmade:
-            self.store.replace_sample(self.run_id, sample)  # it was stored without the task's output
-            self.unmade.remove(sample.id)
+    def _keep(self, samples: Iterable[Sample]) -> None:
+        """Store samples that the run lacks, and those that it has without the task's output."""
+        own = {sample.id: sample for sample in samples}
+        self._store([sample for sample in own.values() if sample.id not in self.kept])
+        for sample_id in self.unmade & own.keys():
+            self.store.replace_sample(self.run_id, own[sample_id])
+            self.unmade.remove(sample_id)
 
-    def _take(self, judged: Judged) -> None:
-        self._keep(judged.sample)
-        outcome = self._add(judged.outcome)
-        self.budget.spend(outcome.usage)
-        if isinstance(outcome, Failure):
-            about = {"run": self.run_id, "sample": outcome.sample_id, "judge": outcome.judge}
-            _log.info("outcome.failed", **about, code=outcome.code, message=outcome.message)
+    def _take(self, group: Sequence[Judged]) -> None:
+        """Store a group of outcomes, and then tell of each."""
+        self._keep(judged.sample for judged in group)
+        for judged, outcome in zip(group, self._add([each.outcome for each in group]), strict=True):
+            self.budget.spend(outcome.usage)
+            if isinstance(outcome, Failure):
+                about = {"run": self.run_id, "sample": outcome.sample_id, "judge": outcome.judge}
+                _log.info("outcome.failed", **about, code=outcome.code, message=outcome.message)
+            if self.listener is not None:
+                self.listener.judged(Judged(judged.sample, outcome))
         if self.clock() - self.noted >= SECONDS_BETWEEN_NOTES:
             self._note()
-        if self.listener is not None:
-            self.listener.judged(Judged(judged.sample, outcome))
 
-    def _add(self, outcome: Outcome) -> Outcome:
-        """Store an outcome. One that cannot be stored becomes a failure of its judge, not of the run."""
-        again = self.work.again
+    def _add(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Store outcomes in one transaction, and return what was stored.
+
+        One that cannot be stored becomes a failure of its judge, not of the run. The others of its group are
+        stored in smaller ones.
+        """
         try:
-            self.store.add_outcome(self.run_id, outcome, replace_failure=again)
+            self.store.add_outcomes(self.run_id, outcomes, replace_failure=self.work.again)
         except InputError as error:
+            if half := len(outcomes) // 2:
+                return self._add(outcomes[:half]) + self._add(outcomes[half:])
+            [outcome] = outcomes
             message = f"the outcome cannot be stored: {error}"
-            outcome = Failure(
-                outcome.sample_id,
-                outcome.judge,
-                "invalid_output",
-                message,
-                (),
-                outcome.usage,
-                outcome.seconds,
-            )
-            self.store.add_outcome(self.run_id, outcome, replace_failure=again)
-        return outcome
+            about: dict[str, Any] = {"usage": outcome.usage, "seconds": outcome.seconds}
+            return self._add([Failure(outcome.sample_id, outcome.judge, "invalid_output", message, **about)])
+        return outcomes
 
     def _note(self) -> None:
         """Add the time worked to the run. Called every few seconds, so that a crash loses little."""
@@ -236,12 +241,12 @@ def _spent(store: Store, run_id: str, part: Part) -> Usage:
     return sum((each.usage for each in store.outcomes(run_id) if part.has(each.sample_id)), Usage())
 
 
-def _chunks(samples: Iterable[Sample], size: int) -> Iterator[list[Sample]]:
-    """Yield the samples in chunks of `size`. Samples read before an error are yielded before it is raised."""
-    chunk: list[Sample] = []
+def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield the items in chunks of `size`. Items read before an error are yielded before it is raised."""
+    chunk: list[Item] = []
     try:
-        for sample in samples:
-            chunk.append(sample)
+        for item in items:
+            chunk.append(item)
             if len(chunk) == size:
                 yield chunk
                 chunk = []

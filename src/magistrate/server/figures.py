@@ -207,6 +207,8 @@ MOST_LABELS = 8
 MOST_CHOICES = 50
 MOST_COUNTED = 500
 """Outcomes that are counted while somebody waits: a tenth of a millisecond each."""
+MOST_DRAWN = 100_000
+"""Scores whose charts and thresholds are computed while somebody waits: a microsecond each."""
 MOST_SLICED = 1_000
 """Outcomes that are sliced while somebody waits."""
 MOST_SEARCHED = 2_000
@@ -545,8 +547,11 @@ class JudgeReader:
 
     def figures(
         self, counted: RunFigures | None, redecided: Decided | None, flag: tuple[str, ...]
-    ) -> Figures | None:
-        """Return the judge's metrics as counted, or with the verdicts decided again."""
+    ) -> Figures | Refused | None:
+        """Return the judge's metrics as counted, or with the verdicts decided again.
+
+        None while there are none, or while their charts are being drawn.
+        """
         found: tuple[JudgeReport, JudgeScores] | None = None
         revision = self.record.revision
         if redecided is not None:
@@ -559,7 +564,9 @@ class JudgeReader:
             return None
         report, scores = found
         key = ("figures", self.record.id, revision, self.judge, flag if redecided else ())
-        return self.cache.get(key, lambda: figures_of(report, scores, "c"))
+        if sum(group.size for group in _groups(scores)) <= MOST_DRAWN:
+            return self.cache.get(key, lambda: figures_of(report, scores, "c"))
+        return self.cache.get_in_background(key, lambda _: figures_of(report, scores, "c"))
 
     def slices(self, by: str) -> Sliced | Refused | None:
         """Return the outcomes by a field of metadata; None while they are being read."""
@@ -593,7 +600,10 @@ def detail_of(reader: JudgeReader, counted: RunFigures | None, query: RunQuery) 
         switches = flag_part(own or (), flag, pending=redecided is None)
     problem = redecided.message if isinstance(redecided, Refused) else None
     fresh = redecided if isinstance(redecided, Decided) else None
-    figures = reader.figures(counted, fresh, tuple(sorted(flag)))
+    drawn = reader.figures(counted, fresh, tuple(sorted(flag)))
+    figures = drawn if isinstance(drawn, Figures) else None
+    problem = drawn.message if isinstance(drawn, Refused) else problem
+    is_counted = fresh is not None or (counted is not None and reader.judge in counted.scores)
     cuts = figures is not None and figures.n_scores and figures.report.scoring is not None
     threshold = query.wanted.threshold if cuts else None
     labelled = figures is not None and figures.report.result is not None
@@ -622,7 +632,8 @@ def detail_of(reader: JudgeReader, counted: RunFigures | None, query: RunQuery) 
         outcomes=listed,
         pending=(switches is not None and switches.pending)
         or bool(query.by and labelled and slices is None)
-        or listed.searching,
+        or listed.searching
+        or (is_counted and drawn is None),
         refused=problem,
     )
 

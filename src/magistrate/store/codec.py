@@ -119,6 +119,14 @@ def sample_key(body: str) -> str:
     return sha256(body.encode("ascii")).hexdigest()
 
 
+def context_number(sources: Sequence[str]) -> int | None:
+    """Return a signed 64-bit number of a sample's sources, the same for equal ones; None without any."""
+    if not any(text.strip() for text in sources):
+        return None
+    told = json.dumps(list(sources), separators=(",", ":")).encode("ascii")
+    return int.from_bytes(sha256(told).digest()[:8], "big", signed=True)
+
+
 def sample_from(sample_id: str, body: str) -> Sample:
     """Decode a sample that `sample_body` encoded. Raises `StoreError` with its id if it is damaged."""
     with naming("sample", sample_id):

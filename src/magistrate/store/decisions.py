@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Row, case, or_, select, update
 
 import magistrate.store.outcomes as outcome_rows
 import magistrate.store.runs as runs
-from magistrate.store.codec import loads, sample_body, sample_from
+from magistrate.store.codec import loads, sample_from
 from magistrate.store.schema import (
     decisions,
     insert_missing,
@@ -277,7 +277,7 @@ def keep_outcome(connection: Connection, run_id: str, sample: Sample, outcome: O
     """Store an outcome in a run, replacing an earlier failure, and its sample if the run lacks it."""
     runs.lock_run(connection, run_id)
     if not runs.has_sample(connection, run_id, sample.id):
-        runs.append_samples(connection, run_id, [(sample.id, sample.label, sample_body(sample))])
+        runs.append_samples(connection, run_id, [sample])
     row = outcome_rows.prepared(outcome)
     outcome_rows.replace_failures(connection, run_id, [row])
     outcome_rows.insert_outcomes(connection, run_id, [row])

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from hashlib import sha256
 
 from sqlalchemy import Connection, inspect, text
 
@@ -71,6 +72,38 @@ def seal_audit_log(connection: Connection) -> None:
             f"CREATE TRIGGER audit_log_no_{change.lower()} BEFORE {change} ON audit_log "
             f"BEGIN SELECT RAISE(ABORT, '{_SEALED}'); END"
         )
+
+
+# --- the part of the fourteenth step that is not SQL -------------------------------------------------
+
+
+def number_contexts(connection: Connection) -> None:
+    """Give every sample of a run the number of its sources: the first 8 bytes of their sha256."""
+    after = ""
+    while rows := connection.execute(
+        text("SELECT key, body FROM samples WHERE key > :after ORDER BY key LIMIT :most"),
+        {"after": after, "most": _AT_ONCE},
+    ).all():
+        after = rows[-1].key
+        numbers = [(row.key, _number_then(row.body)) for row in rows]
+        known = [{"key": key, "context": number} for key, number in numbers if number is not None]
+        if known:
+            connection.execute(
+                text("UPDATE run_samples SET context = :context WHERE sample_key = :key"), known
+            )
+
+
+def _number_then(body: str) -> int | None:
+    """Return what `codec.context_number` did when this step was written; None for a damaged document."""
+    try:
+        sample = json.loads(body)
+        sources = [*sample.get("context", ()), *(said for _, said in sample.get("messages", ()))]
+        if not any(said.strip() for said in sources):
+            return None
+    except (ValueError, TypeError, AttributeError):
+        return None
+    told = json.dumps(sources, separators=(",", ":")).encode("ascii")
+    return int.from_bytes(sha256(told).digest()[:8], "big", signed=True)
 
 
 # --- the steps --------------------------------------------------------------------------------------
@@ -464,6 +497,9 @@ _COMMENTS = (
     "CREATE INDEX label_comments_item ON label_comments (queue, position)",
 )
 
+# Which samples of a run share their sources, so that a report of many samples does not read them.
+_CONTEXTS = ("ALTER TABLE run_samples ADD COLUMN context BIGINT", number_contexts)
+
 MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _FIRST,
     _COUNTS,
@@ -478,6 +514,7 @@ MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _USERS,
     _RULE_EDITS,
     _COMMENTS,
+    _CONTEXTS,
 )
 LATEST = len(MIGRATIONS)
 

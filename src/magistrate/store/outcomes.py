@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, delete, func, select
 
 from magistrate._text import shorten
 from magistrate.errors import InputError
@@ -20,28 +20,21 @@ from magistrate.store.codec import (
     steps_body,
     steps_from,
 )
-from magistrate.store.runs import POSITION, change_run, read, streamed
-from magistrate.store.schema import outcomes, run_samples, steps
+from magistrate.store.runs import change_run, read, streamed
+from magistrate.store.schema import insert_rows, outcomes, run_samples, steps
 from magistrate.types import Abstention, Failure, Outcome, Usage, Verdict
 
 # Built once, since building a statement costs more than executing it.
-_GOLD = (
-    select(run_samples.c.label)
-    .where(run_samples.c.run_id == bindparam("in_run"), run_samples.c.sample_id == bindparam("of_sample"))
-    .scalar_subquery()
+_PLACES = select(run_samples.c.sample_id, run_samples.c.position, run_samples.c.label).where(
+    run_samples.c.run_id == bindparam("in_run"),
+    run_samples.c.sample_id.in_(bindparam("of_samples", expanding=True)),
 )
-_INSERT_OUTCOMES = insert(outcomes).values(run_id=bindparam("in_run"), position=POSITION, gold=_GOLD)
-_OUTCOME = (
-    select(outcomes.c.id)
-    .where(
-        outcomes.c.run_id == bindparam("in_run"),
-        outcomes.c.position == POSITION,
-        outcomes.c.judge == bindparam("by_judge"),
-    )
-    .scalar_subquery()
+_STORED = select(outcomes.c.position, outcomes.c.judge, outcomes.c.id).where(
+    outcomes.c.run_id == bindparam("in_run"),
+    outcomes.c.position.in_(bindparam("at", expanding=True)),
 )
 # In the order of the fields of `Usage`.
-_SPENT = (
+SPENT = (
     outcomes.c.calls,
     outcomes.c.prompt_tokens,
     outcomes.c.cached_tokens,
@@ -49,7 +42,6 @@ _SPENT = (
     outcomes.c.forced_tokens,
     outcomes.c.reused,
 )
-_INSERT_STEPS = insert(steps).values(outcome_id=_OUTCOME)
 
 
 def prepared(outcome: Outcome) -> dict[str, Any]:
@@ -65,23 +57,24 @@ def prepared(outcome: Outcome) -> dict[str, Any]:
 
 def insert_outcomes(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
     """Insert outcomes. Raises an integrity error if the run lacks a sample or already has an outcome."""
-    connection.execute(
-        _INSERT_OUTCOMES,
-        [{key: row[key] for key in row if key != "steps"} | {"in_run": run_id} for row in rows],
-    )
-    bodies = [
-        {
-            "in_run": run_id,
-            "of_sample": row["of_sample"],
-            "by_judge": row["judge"],
-            "body": row["steps"],
-        }
-        for row in rows
-        if row["steps"] is not None
-    ]
+    change_run(connection, run_id)  # locks the run, so that no sample's label changes meanwhile
+    asked = {"in_run": run_id, "of_samples": list({row["of_sample"] for row in rows})}
+    places = {sample_id: (at, gold) for sample_id, at, gold in connection.execute(_PLACES, asked)}
+    told, bodies = list[dict[str, Any]](), dict[tuple[int | None, str], str]()
+    for row in rows:
+        # Without a position the database rejects the row.
+        position, gold = places.get(row["of_sample"], (None, None))
+        columns = {name: row[name] for name in row if name not in ("steps", "of_sample")}
+        told.append(columns | {"run_id": run_id, "position": position, "gold": gold})
+        if row["steps"] is not None:
+            bodies[position, row["judge"]] = row["steps"]
+    insert_rows(connection, outcomes, told)
     if bodies:
-        connection.execute(_INSERT_STEPS, bodies)
-    change_run(connection, run_id)
+        stored = connection.execute(_STORED, {"in_run": run_id, "at": list({at for at, _ in bodies})})
+        ids = {(position, judge): number for position, judge, number in stored}
+        insert_rows(
+            connection, steps, [{"outcome_id": ids[pair], "body": body} for pair, body in bodies.items()]
+        )
 
 
 def replace_failures(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -89,26 +82,26 @@ def replace_failures(connection: Connection, run_id: str, rows: Sequence[dict[st
     attempt, and its usage includes that of the deleted one.
     """
     for row in rows:
-        earlier = select(outcomes.c.id, outcomes.c.attempt, *_SPENT).join(run_samples)
+        earlier = select(outcomes.c.id, outcomes.c.attempt, *SPENT).join(run_samples)
         earlier = earlier.with_for_update(of=outcomes)
         earlier = earlier.where(*_pair(run_id, row["of_sample"], row["judge"]), outcomes.c.kind == "failure")
         if found := connection.execute(earlier).one_or_none():
             connection.execute(delete(outcomes).where(outcomes.c.id == found.id))
             row["attempt"] = found.attempt + 1
-            for column in _SPENT:
+            for column in SPENT:
                 row[column.key] += getattr(found, column.key)
 
 
 def usage_of(connection: Connection, run_id: str) -> Usage:
     """Return the total usage of all outcomes of the run."""
-    sums = select(*(func.coalesce(func.sum(column), 0) for column in _SPENT))
+    sums = select(*(func.coalesce(func.sum(column), 0) for column in SPENT))
     return Usage(*map(int, connection.execute(sums.where(outcomes.c.run_id == run_id)).one()))
 
 
 def dearest_of(connection: Connection, run_id: str) -> Usage:
     """Return the usage of the outcome with the most tokens."""
     tokens = outcomes.c.prompt_tokens + outcomes.c.generated_tokens
-    asked = select(*_SPENT).where(outcomes.c.run_id == run_id).order_by(tokens.desc()).limit(1)
+    asked = select(*SPENT).where(outcomes.c.run_id == run_id).order_by(tokens.desc()).limit(1)
     row = connection.execute(asked).one_or_none()
     return Usage() if row is None else Usage(*map(int, row))
 

@@ -17,12 +17,14 @@ from typing import Any, Literal, TypeVar
 from sqlalchemy import Connection, Select, bindparam, delete, exists, func, insert, or_, select, update
 
 from magistrate._text import shorten
-from magistrate.errors import SpecError, StoreError
+from magistrate.errors import InputError, SpecError, StoreError
 from magistrate.store.codec import (
+    context_number,
     dumps,
     loads,
     recipes_body,
     recipes_from,
+    sample_body,
     sample_from,
     sample_key,
     scoring_body,
@@ -32,6 +34,7 @@ from magistrate.store.postgres import lock_transaction
 from magistrate.store.schema import (
     dataset_samples,
     insert_missing,
+    insert_rows,
     is_server,
     label_items,
     of_row,
@@ -107,6 +110,9 @@ POSITION = (
     .where(run_samples.c.run_id == bindparam("in_run"), run_samples.c.sample_id == bindparam("of_sample"))
     .scalar_subquery()
 )
+_CHANGED = (
+    update(runs).where(runs.c.id == bindparam("changed")).values(revision=runs.c.revision + 1)
+)  # built once, since building a statement costs more than executing it
 _KEPT_ELSEWHERE = or_(
     exists().where(dataset_samples.c.sample_key == samples.c.key),
     exists().where(label_items.c.sample_key == samples.c.key),
@@ -227,6 +233,9 @@ def add_seconds(connection: Connection, run_id: str, seconds: float) -> None:
 
 def change_run(connection: Connection, run_id: str, **changes: Any) -> None:
     """Change the run and increase its revision, so that cached metrics are outdated."""
+    if not changes:
+        connection.execute(_CHANGED, {"changed": run_id})
+        return
     changes["revision"] = runs.c.revision + 1
     connection.execute(update(runs).where(runs.c.id == run_id).values(changes))
 
@@ -380,53 +389,69 @@ def shown(word: str) -> str:
 # --- samples ------------------------------------------------------------------------------------
 
 
-def append_samples(connection: Connection, run_id: str, chunk: Sequence[tuple[str, str | None, str]]) -> None:
-    """Append samples, as ids, labels and bodies, to a run.
+def append_samples(connection: Connection, run_id: str, chunk: Sequence[Sample]) -> None:
+    """Append samples to a run.
 
-    Raises an integrity error for an id that the run already has.
+    Raises an integrity error for an id that the run already has, `InputError` for a value that cannot be
+    stored.
     """
+    keyed = [(sample, sample_key(body), body) for sample in chunk for body in [body_of(sample)]]
     lock_run(connection, run_id)
     last = connection.scalar(select(func.max(run_samples.c.position)).where(run_samples.c.run_id == run_id))
     first = 0 if last is None else last + 1
-    keyed = [(sample_id, label, sample_key(body), body) for sample_id, label, body in chunk]
-    keep_samples(connection, {key: body for _, _, key, body in keyed})
-    connection.execute(
-        insert(run_samples),
+    keep_samples(connection, {key: body for _, key, body in keyed})
+    insert_rows(
+        connection,
+        run_samples,
         [
             {
                 "run_id": run_id,
                 "position": position,
-                "sample_id": sample_id,
+                "sample_id": sample.id,
                 "sample_key": key,
-                "label": label,
+                "label": sample.label,
+                "context": context_number(sample.sources),
             }
-            for position, (sample_id, label, key, _) in enumerate(keyed, first)
+            for position, (sample, key, _) in enumerate(keyed, first)
         ],
     )
     change_run(connection, run_id)
+
+
+def body_of(sample: Sample) -> str:
+    """Return the document of a sample. Raises `InputError` with its id if a value cannot be stored."""
+    try:
+        return sample_body(sample)
+    except InputError as error:
+        raise InputError(f"sample {shown(sample.id)}: {error}") from error
 
 
 def keep_samples(connection: Connection, bodies: Mapping[str, str]) -> None:
     """Insert sample contents by their keys. Existing ones are not changed."""
     # Always in the same order, so that two programs with the same samples cannot deadlock.
     rows = [{"key": key, "body": bodies[key]} for key in sorted(bodies)]
-    connection.execute(insert_missing(connection, samples), rows)
+    statement = insert_missing(connection, samples)
+    if is_server(connection):
+        statement = statement.returning(samples.c.key)  # as in `insert_rows`
+    connection.execute(statement, rows)
 
 
-def replace_sample(connection: Connection, run_id: str, sample_id: str, label: str | None, body: str) -> bool:
+def replace_sample(connection: Connection, run_id: str, sample: Sample) -> bool:
     """Replace the content of the run's sample of this id. Returns False if the run has no such sample."""
+    body = body_of(sample)
     lock_run(connection, run_id)
     stop_writers(connection, samples)
-    mine = (run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
+    mine = (run_samples.c.run_id == run_id, run_samples.c.sample_id == sample.id)
     before = connection.scalar(select(run_samples.c.sample_key).where(*mine))
     if before is None:
         return False
     key = sample_key(body)
     keep_samples(connection, {key: body})
-    connection.execute(update(run_samples).where(*mine).values(sample_key=key, label=label))
+    changed = {"sample_key": key, "label": sample.label, "context": context_number(sample.sources)}
+    connection.execute(update(run_samples).where(*mine).values(changed))
     same = (outcomes.c.run_id == run_id, outcomes.c.position == POSITION)
-    about = {"in_run": run_id, "of_sample": sample_id}
-    connection.execute(update(outcomes).where(*same).values(gold=label), about)
+    about = {"in_run": run_id, "of_sample": sample.id}
+    connection.execute(update(outcomes).where(*same).values(gold=sample.label), about)
     change_run(connection, run_id)
     connection.execute(delete(samples).where(samples.c.key == before, UNUSED))
     return True

@@ -7,7 +7,7 @@ in text columns (a JSON column type rejects `\\u0000`), so that every string can
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -127,7 +127,9 @@ samples = Table(
     Column("body", Text, nullable=False),
 )
 
-# The foreign key of `sample_key` is checked at commit, so that samples can be deleted before their run.
+# `context` is the same number for samples with equal sources, so that a report need not read them; it is NULL
+# for a sample without a source. The foreign key of `sample_key` is checked at commit, so that samples can be
+# deleted before their run.
 run_samples = Table(
     "run_samples",
     metadata,
@@ -141,6 +143,7 @@ run_samples = Table(
         nullable=False,
     ),
     Column("label", Words),
+    Column("context", BigInteger),
     UniqueConstraint("run_id", "sample_id"),
     Index("run_samples_key", "sample_key"),
 )
@@ -586,6 +589,16 @@ def insert_or(connection: Connection, table: Table) -> Any:
 def insert_missing(connection: Connection, table: Table) -> Any:
     """Return an insert statement that skips rows that already exist."""
     return insert_or(connection, table).on_conflict_do_nothing()
+
+
+def insert_rows(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert many rows, all with the same columns."""
+    statement = table.insert()
+    if is_server(connection):
+        # SQLAlchemy puts many rows into one statement only if something is returned. A statement a row costs
+        # the server more than the row.
+        statement = statement.returning(*list(table.primary_key)[:1])
+    connection.execute(statement, rows)
 
 
 def stop_writers(connection: Connection, table: Table) -> None:

@@ -19,7 +19,8 @@ import magistrate.store.runs as runs
 from magistrate._version import __version__
 from magistrate.errors import InputError, SpecError, StoreError
 from magistrate.store.audit import AuditLog, log_change
-from magistrate.store.codec import dumps, recipes_body, sample_body, scoring_body
+from magistrate.store.codec import dumps, recipes_body, scoring_body
+from magistrate.store.columns import ColumnReads
 from magistrate.store.connection import RunLock, explained, held, hold, open_engine, place_of
 from magistrate.store.dataset_lists import DatasetLists
 from magistrate.store.datasets import DatasetShelf
@@ -54,7 +55,7 @@ _IDS_TRIED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(RunLists, DatasetLists, OutcomeLists, SampleSearch, WatchLists):
+class Snapshot(RunLists, DatasetLists, OutcomeLists, ColumnReads, SampleSearch, WatchLists):
     """A consistent view of the store at one moment, valid inside the `with` that created it.
 
     Methods with a run id raise `SpecError` if there is no run of exactly this id.
@@ -414,15 +415,13 @@ class Store(DatasetShelf):
         kept.
         """
         added, remaining = 0, iter(samples)
-        while chunk := [
-            (sample.id, sample.label, _sample_body(sample)) for sample in islice(remaining, runs.ROWS_AT_ONCE)
-        ]:
+        while chunk := list(islice(remaining, runs.ROWS_AT_ONCE)):
             with explained(self.shown):
                 try:
                     with self._writer.begin():
                         runs.append_samples(self._writer, run_id, chunk)
                 except IntegrityError as error:
-                    raise self._why_no_samples(run_id, [sample_id for sample_id, _, _ in chunk]) from error
+                    raise self._why_no_samples(run_id, [sample.id for sample in chunk]) from error
             added += len(chunk)
         return added
 
@@ -435,14 +434,14 @@ class Store(DatasetShelf):
         """
         self._add_outcomes(run_id, [outcome], replace_failure)
 
-    def add_outcomes(self, run_id: str, outcomes: Iterable[Outcome]) -> int:
+    def add_outcomes(self, run_id: str, outcomes: Iterable[Outcome], *, replace_failure: bool = False) -> int:
         """Store many outcomes, 500 per transaction, and return their number.
 
-        Errors are those of `add_outcome`. Earlier chunks are kept.
+        `replace_failure` and errors are those of `add_outcome`. Earlier chunks are kept.
         """
         added, remaining = 0, iter(outcomes)
         while chunk := list(islice(remaining, runs.ROWS_AT_ONCE)):
-            self._add_outcomes(run_id, chunk)
+            self._add_outcomes(run_id, chunk, replace_failure)
             added += len(chunk)
         return added
 
@@ -510,10 +509,9 @@ class Store(DatasetShelf):
 
     def replace_sample(self, run_id: str, sample: Sample) -> None:
         """Replace the content of a sample of the run, for example when its output was generated again."""
-        body = _sample_body(sample)
         with self._writing() as connection:
             require_run(connection, run_id)
-            if not runs.replace_sample(connection, run_id, sample.id, sample.label, body):
+            if not runs.replace_sample(connection, run_id, sample):
                 raise SpecError(f"run {run_id} has no sample {shown(sample.id)}; add it first")
 
     def keep_figures(self, run_id: str, revision: int, kept: Sequence[KeptFigures]) -> bool:
@@ -595,13 +593,6 @@ class Store(DatasetShelf):
                     )
                 taken.add(pair)
         return StoreError("the store rejected the outcomes; run again, committed data is safe")
-
-
-def _sample_body(sample: Sample) -> str:
-    try:
-        return sample_body(sample)
-    except InputError as error:
-        raise InputError(f"sample {shown(sample.id)}: {error}") from error
 
 
 def _checked_name(name: str | None) -> str | None:
