@@ -60,6 +60,7 @@ COMMANDS = (
     "check",
     "judges",
     "datasets",
+    "schemas",
     "cache",
     "models",
     "doctor",

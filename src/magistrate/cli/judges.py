@@ -180,6 +180,7 @@ def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -
     """Write NAME.yaml, a working judge for you to adapt. Each of its keys is explained."""
     from importlib.resources import files
 
+    from magistrate._yaml import editor_line
     from magistrate.errors import SpecError
     from magistrate.judges.definitions import NAME
     from magistrate.report.formatting import plain
@@ -192,7 +193,8 @@ def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -
     kind = kind or (name if name in PANELS else "labels")
     template = files("magistrate.judges") / "templates" / f"{kind}.yaml"
     path = folder / f"{name}.yaml"
-    write_file(path, template.read_text(encoding="utf-8").replace("JUDGE_NAME", name), replace=force)
+    text = template.read_text(encoding="utf-8").replace("JUDGE_NAME", name)
+    write_file(path, editor_line("judge", folder) + text, replace=force)
     following = f"magistrate judges try {shlex.quote(str(path))}"
     if as_json:
         print_json({"path": str(path), "kind": kind, "next": following})
