@@ -18,7 +18,7 @@ __all__ = ["wheel"]  # the fixture that builds it
 CONSUMER = Path(__file__).with_name("consumer")
 RELEASE = CONSUMER.parent.parent / ".venv-release" / "bin"
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]  # a wheel is built, and two checkers read it
 
 
 @pytest.fixture(scope="module")

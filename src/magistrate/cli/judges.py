@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from magistrate._text import decimal
+from magistrate.cli.completion import JUDGES
 from magistrate.cli.options import json_option, model_options, tell_unasked
 from magistrate.cli.output import PIPED, console, is_pipe, print_json, print_table, write_file
 from magistrate.report.export import outcome_data
@@ -118,7 +119,7 @@ def _row(each: Mapping[str, Any], model: str) -> list[str]:
 @command.command(
     epilog="Example: magistrate judges show faithfulness; magistrate judges show tone.yaml --json"
 )
-@click.argument("name")
+@click.argument("name", type=JUDGES)
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Show what the judge NAME returns, reads and needs, its options, and its measured quality.
@@ -243,7 +244,7 @@ def steps(
     "try",
     epilog="Example: magistrate judges try tone.yaml; magistrate judges try relevance --sample qa.jsonl",
 )
-@click.argument("name")
+@click.argument("name", type=JUDGES)
 @click.option(
     "--sample",
     "source",

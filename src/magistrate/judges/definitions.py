@@ -202,14 +202,14 @@ def schema() -> dict[str, Any]:
     models: list[type[BaseModel]] = [JudgeFile, CourtFile, *PANELS.values()]
     _, found = models_json_schema([(each, "validation") for each in models])
 
-    def of(model: type[BaseModel]) -> dict[str, str]:
+    def of(model: type[BaseModel]) -> dict[str, Any]:
         return {"$ref": f"#/$defs/{model.__name__}"}
 
-    by_kind = [
+    by_kind: list[dict[str, Any]] = [
         {"if": {"properties": {"kind": {"const": kind}}}, "then": of(model)} for kind, model in PANELS.items()
     ]
-    panel = {"properties": {"kind": {"enum": list(PANELS)}}, "allOf": by_kind}
-    prompt = {**of(JudgeFile), "oneOf": [{"required": ["labels"]}, {"required": ["schema"]}]}
+    panel: dict[str, Any] = {"properties": {"kind": {"enum": list(PANELS)}}, "allOf": by_kind}
+    prompt: dict[str, Any] = {**of(JudgeFile), "oneOf": [{"required": ["labels"]}, {"required": ["schema"]}]}
     return {
         "$schema": DIALECT,
         "title": "A judge of Magistrate",
