@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import re
 import shutil
 import subprocess
@@ -143,20 +144,17 @@ def _python(module: str, *words: str, quiet: bool = False) -> None:
         raise smoke.Failed(f"{module} failed\n{done.stdout or ''}{done.stderr or ''}")
 
 
-def bill_of_materials(made: smoke.Environment, path: Path) -> None:
+def bill_of_materials(made: smoke.Environment, path: Path, version: str) -> None:
     """Write what a plain install brings as CycloneDX, checked against its schema."""
     tool = Path(sys.executable).with_name("cyclonedx-py")
-    how = [
-        "--pyproject",
-        ROOT / "pyproject.toml",
-        "--output-reproducible",
-        "--validate",
-        "--of",
-        "JSON",
-        "-o",
-        path,
-    ]
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    told = made.folder / "pyproject.toml"  # the tool reads the version in no other place
+    told.write_text(project.replace('dynamic = ["version"]', f'version = "{version}"'), encoding="utf-8")
+    how = ["--pyproject", told, "--output-reproducible", "--validate", "--of", "JSON", "-o", path]
     made.run([tool, "environment", *how, made.python])
+    root = json.loads(path.read_text(encoding="utf-8"))["metadata"]["component"]
+    if (root["name"], root.get("version")) != ("magistrate", version):
+        raise smoke.Failed(f"{path.name} is of {root['name']} {root.get('version')}, not of {version}")
 
 
 def main() -> int:
@@ -199,7 +197,7 @@ def _checked(new: str) -> tuple[list[str], list[str]]:
     with tempfile.TemporaryDirectory() as scratch:
         made = smoke.environment(sys.executable, wheel, Path(scratch) / "plain")
         print(f"in a clean environment: {smoke.first_verdicts(made, new)}", flush=True)
-        bill_of_materials(made, DIST / "sbom.cdx.json")
+        bill_of_materials(made, DIST / "sbom.cdx.json", new)
         plain = {
             licences.canonicalize_name(each.name): each.version
             for each in importlib.metadata.distributions(path=[str(made.site)])
