@@ -8,13 +8,15 @@ PYTEST := $(BIN)/python -X faulthandler -m pytest -n logical --maxprocesses 4 --
 PEERS := .venv-peers
 TRAIN := .venv-train
 WATCH := .venv-watch
+RELEASE := .venv-release
 WATCH_PIP := $(WATCH)/bin/python -m pip --disable-pip-version-check --no-input
 TRAIN_PIP := $(TRAIN)/bin/python -m pip --disable-pip-version-check --no-input
+RELEASE_PIP := $(RELEASE)/bin/python -m pip --disable-pip-version-check --no-input
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check --no-input
 ADAPTERS := opik phoenix deepeval ragas inspect mlflow argilla label_studio
 LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 
-.PHONY: all demo demo-watch test test-all test-train test-adapters lint format docs bench bench-peers chaos detector lock clean
+.PHONY: all demo demo-watch test test-all test-train test-adapters lint format docs bench bench-peers chaos detector lock release release-check smoke clean
 .DELETE_ON_ERROR:
 # Else every process of every test would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -82,12 +84,21 @@ lock: .venv/.dev  ## pin anew what pyproject.toml allows
 		--quiet --custom-compile-command "make lock" --extra all --group dev -c requirements.lock pyproject.toml \
 		-o requirements-dev.lock
 
+release: $(RELEASE)/.release  ## build a release and check it, and say what is left to do by hand
+	$(RELEASE)/bin/python release/make.py
+
+release-check: $(RELEASE)/.release  ## build and check as `make release` does, also where nothing is to be released yet
+	$(RELEASE)/bin/python release/make.py --check
+
+smoke: $(RELEASE)/.release  ## try the wheel in dist/ on every supported Python that is on this machine
+	$(RELEASE)/bin/python release/smoke.py dist/magistrate-*.whl
+
 clean:
-	rm -rf .venv .venv-peers .venv-train .venv-watch .venv-adapters build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-train .venv-watch .venv-release .venv-adapters build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The stamps below are made last, so that what was interrupted is done again.
 
-.venv/.made $(PEERS)/.made $(TRAIN)/.made $(WATCH)/.made:
+.venv/.made $(PEERS)/.made $(TRAIN)/.made $(WATCH)/.made $(RELEASE)/.made:
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "there is no $(PYTHON); install Python 3.11 or newer, or name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v < (3, 15) and \
@@ -117,6 +128,10 @@ $(TRAIN)/.train: requirements-dev.lock requirements-train.txt pyproject.toml | $
 # The application that is watched, and what watches it; `make demo` needs none of that.
 $(WATCH)/.watch: requirements-watch.txt pyproject.toml | $(WATCH)/.made
 	$(WATCH_PIP) install -r requirements-watch.txt -e '.[server,otlp]'
+	@touch $@
+
+$(RELEASE)/.release: requirements-release.txt | $(RELEASE)/.made
+	$(RELEASE_PIP) install -r requirements-release.txt
 	@touch $@
 
 # Each framework has an environment of its own: what one pins, another may not bear.

@@ -1,4 +1,4 @@
-"""Writes what can be taken from the code: commands.md, the schema of run files, marked parts of other pages.
+"""Writes what can be taken from the code: commands.md, schemas of YAML files, marked parts of other pages.
 
 `python docs/generate.py` brings the files up to date, `--check` only says which are not (exit status 1).
 A marked part stands between the lines `<!-- begin: NAME -->` and `<!-- end: NAME -->`.
@@ -18,13 +18,16 @@ from typing import Any, get_args
 import click
 
 from magistrate import cli
+from magistrate._yaml import SCHEMAS, schema_path
 from magistrate.datasets.fields import ALIASES, LABELS, POLARITY, TRUTH
 from magistrate.datasets.named import NamedSet, catalogue
 from magistrate.engines.base import Capability
 from magistrate.engines.registry import KINDS, SHORTHANDS
-from magistrate.judges import registry
+from magistrate.judges import definitions, geval, registry
 from magistrate.runs import spec as specs
+from magistrate.training.detector import recipe
 from magistrate.types import FAITHFUL, HALLUCINATED
+from magistrate.watch import rules
 
 ROOT = Path(__file__).resolve().parent.parent
 POLES = (FAITHFUL, HALLUCINATED)
@@ -32,16 +35,21 @@ POLES = (FAITHFUL, HALLUCINATED)
 
 def pages() -> dict[Path, str]:
     """The text that every page with generated parts should have."""
-    written = {ROOT / "docs" / "commands.md": commands_page(), specs.SCHEMA: schema_file()}
+    written = {ROOT / "docs" / "commands.md": commands_page(), **schema_files()}
     for name in ("docs/index.md", "docs/judges.md", "docs/data.md", "docs/engines.md"):
         path = ROOT / name
         written[path] = with_parts(path.read_text(encoding="utf-8"))
     return written
 
 
-def schema_file() -> str:
-    """The JSON Schema of run files, which the package ships."""
-    return json.dumps(specs.schema(), indent=2, ensure_ascii=False) + "\n"
+def schema_files() -> dict[Path, str]:
+    """The JSON Schemas of YAML files, which the package ships."""
+    modules = {"run": specs, "rules": rules, "judge": definitions, "steps": geval, "recipe": recipe}
+    assert modules.keys() == SCHEMAS.keys()
+    return {
+        schema_path(name): json.dumps(module.schema(), indent=2, ensure_ascii=False) + "\n"
+        for name, module in modules.items()
+    }
 
 
 def with_parts(text: str) -> str:

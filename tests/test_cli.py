@@ -118,6 +118,7 @@ def test_help_of_the_whole_names_every_command(call: Call) -> None:
         (["run", "quickstart", "--map", "context"], "expected name=field"),
         (["show", "last", "--steps"], "--steps needs --sample"),
         (["generate", "--choice", "a", "--regex", "a", "x"], "give exactly one of"),
+        (["train", "detector", "--data", "x", "--to", "y", "--tokens", "5e6"], "counts millions of tokens"),
     ],
 )
 def test_wrong_words_are_explained(words: list[str], message: str, call: Call) -> None:

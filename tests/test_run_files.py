@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 
 import magistrate
 from magistrate import Run, ScriptedEngine
+from magistrate._yaml import schema_path
 from magistrate.api import evaluate as evaluation
 from magistrate.cli.run import command
 from magistrate.errors import SpecError
@@ -38,7 +39,7 @@ from magistrate.runs.options import (
 )
 from magistrate.runs.prepare import Overrides
 from magistrate.runs.resume import spec_of
-from magistrate.runs.spec import SCHEMA, DataPart, EnginePart, LimitsPart, RunSpec, judges_of, read_spec
+from magistrate.runs.spec import DataPart, EnginePart, LimitsPart, RunSpec, judges_of, read_spec
 from magistrate.store import Store
 
 ALL = """\
@@ -229,7 +230,7 @@ def test_a_mistake_is_said_with_its_line(folder: Path, text: str, message: str) 
 
 
 def test_the_schema_says_what_is_read(folder: Path) -> None:
-    schema = json.loads(SCHEMA.read_text())
+    schema = json.loads(schema_path("run").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     check = jsonschema.Draft202012Validator(schema)
     yaml: Any = YAML(typ="safe", pure=True)

@@ -200,7 +200,3 @@ def test_what_is_no_file_of_spans_is_told(call: Call, rules: Path, tmp_path: Pat
     assert done.code == 2 and "contains no spans" in done.err
     done = call("watch", "run", "--rules", rules, "--since", "yesterday")
     assert done.code == 2 and "a time must be a number" in done.err
-
-
-def test_the_schema_is_printed(call: Call) -> None:
-    assert json.loads(call("watch", "schema").out)["title"] == "Rules of Magistrate"

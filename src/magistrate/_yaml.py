@@ -1,9 +1,13 @@
-"""Read YAML files safely and validate them against a model; errors contain the line and the key."""
+"""Read YAML files safely and validate them against a model; errors contain the line and the key.
+
+`SCHEMAS` names the kinds of files; the package holds a JSON Schema of each, for editors.
+"""
 
 from __future__ import annotations
 
 import difflib
 import io
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +26,15 @@ LARGEST = 200_000  # bytes of a file, and number of values after its aliases are
 DEEPEST = 60  # nesting depth; the parser recurses
 
 Key = tuple[str | int, ...]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+SCHEMAS = {
+    "run": "a run file: magistrate run --spec",
+    "rules": "rules for monitoring: magistrate watch run --rules",
+    "judge": "a judge of your own: magistrate judges new",
+    "steps": "criteria and steps of geval: magistrate judges steps",
+    "recipe": "a mixture of training data: magistrate train detector --recipe",
+}
 
 STANDARD = "tag:yaml.org,2002:"
 DIGITS = re.compile(r"[-+]?[0-9][0-9_]*")
@@ -89,6 +102,24 @@ def read_document(path: Path) -> Document:
             f"{path.name}, line {line}: not UTF-8 text: byte 0x{data[error.start]:02x}; save it as UTF-8"
         ) from None
     return parse_document(text, path.name)
+
+
+def schema_path(name: str) -> Path:
+    """Return the file with the JSON Schema of a kind of YAML files, one of `SCHEMAS`."""
+    return Path(__file__).with_name("schemas") / f"{name}.schema.json"
+
+
+def editor_line(name: str, folder: Path) -> str:
+    """Return the comment by which editors find the schema of a YAML file in `folder`, with its line break.
+
+    It is empty unless the package is installed below the working directory, as in a project's `.venv`: a
+    path to another place of this machine would lead nowhere on others.
+    """
+    path = schema_path(name)
+    if not path.is_relative_to(Path.cwd()):
+        return ""
+    found = Path(os.path.relpath(path, folder)).as_posix()
+    return "" if " " in found else f"# yaml-language-server: $schema={found}\n"
 
 
 def parse_document(text: str, name: str) -> Document:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from magistrate import _async
 from magistrate.constraints import constraint
@@ -11,7 +11,28 @@ from magistrate.engines.base import Engine, EngineSettings, Sampling
 from magistrate.judges import registry
 from magistrate.types import Prompt
 
+T = TypeVar("T")
 
+
+class GenerateOptions(TypedDict, total=False):
+    """The options of `generate`, for type checkers."""
+
+    model: str | Path | Engine | None
+    base_url: str | None
+    device: str | None
+    threads: int | None
+    timeout: float | None
+    max_tokens: int
+    temperature: float
+    seed: int
+
+
+@overload
+async def agenerate(prompt: str | Prompt, type: type[T], **options: Unpack[GenerateOptions]) -> T: ...
+@overload
+async def agenerate(prompt: str | Prompt, type: None = None, **options: Unpack[GenerateOptions]) -> str: ...
+@overload
+async def agenerate(prompt: str | Prompt, type: Any, **options: Unpack[GenerateOptions]) -> Any: ...
 async def agenerate(
     prompt: str | Prompt,
     type: Any = None,
@@ -42,4 +63,15 @@ async def agenerate(
     return (await engine.generate(asked, shape, sampling=sampling)).value
 
 
-generate = _async.synchronous(agenerate)
+if TYPE_CHECKING:  # a decorator would keep only one of the overloads
+
+    @overload
+    def generate(prompt: str | Prompt, type: type[T], **options: Unpack[GenerateOptions]) -> T: ...
+    @overload
+    def generate(prompt: str | Prompt, type: None = None, **options: Unpack[GenerateOptions]) -> str: ...
+    @overload
+    def generate(prompt: str | Prompt, type: Any, **options: Unpack[GenerateOptions]) -> Any: ...
+    def generate(prompt: str | Prompt, type: Any = None, **options: Unpack[GenerateOptions]) -> Any: ...
+
+else:
+    generate = _async.synchronous(agenerate)

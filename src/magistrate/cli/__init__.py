@@ -16,6 +16,7 @@ import click
 
 from magistrate import _logging
 from magistrate._version import __version__
+from magistrate.cli.completion import add_completion
 from magistrate.cli.exit_codes import (
     BAD_INPUT,
     DONE,
@@ -61,6 +62,7 @@ COMMANDS = (
     "check",
     "judges",
     "datasets",
+    "schemas",
     "cache",
     "models",
     "doctor",
@@ -88,6 +90,7 @@ class Commands(click.Group):
         module, attribute = ELSEWHERE.get(name, (name, "command"))
         command: click.Command = getattr(import_module(f"magistrate.cli.{module}"), attribute)
         add_verbose(command)
+        add_completion(command)
         return command
 
     def invoke(self, context: click.Context) -> Any:
@@ -102,7 +105,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         from magistrate.judges.registry import unknown
 
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not context.resilient_parsing:
             raise click.UsageError(unknown("command", args[0], COMMANDS, see="--help"), context)
         return super().resolve_command(context, args)
 

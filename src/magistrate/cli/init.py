@@ -237,8 +237,10 @@ def _run_file(found: Findings) -> str:
             "# hold, under `gates`, how much the judge flags:",
             "# - flagged<=0.1",
         ]
+    from magistrate._yaml import editor_line
+
     head = [f"# Written by `magistrate init`. Run it: magistrate run --spec {RUN_FILE}", *hint]
-    return "\n".join(head) + "\n" + _spec(found).yaml()
+    return editor_line("run", Path()) + "\n".join(head) + "\n" + _spec(found).yaml()
 
 
 def _spec(found: Findings) -> RunSpec:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from magistrate._text import decimal
+from magistrate.cli.completion import JUDGES
 from magistrate.cli.options import json_option, model_options, tell_unasked
 from magistrate.cli.output import PIPED, console, is_pipe, print_json, print_table, write_file
 from magistrate.report.export import outcome_data
@@ -118,7 +119,7 @@ def _row(each: Mapping[str, Any], model: str) -> list[str]:
 @command.command(
     epilog="Example: magistrate judges show faithfulness; magistrate judges show tone.yaml --json"
 )
-@click.argument("name")
+@click.argument("name", type=JUDGES)
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Show what the judge NAME returns, reads and needs, its options, and its measured quality.
@@ -180,6 +181,7 @@ def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -
     """Write NAME.yaml, a working judge for you to adapt. Each of its keys is explained."""
     from importlib.resources import files
 
+    from magistrate._yaml import editor_line
     from magistrate.errors import SpecError
     from magistrate.judges.definitions import NAME
     from magistrate.report.formatting import plain
@@ -192,7 +194,8 @@ def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -
     kind = kind or (name if name in PANELS else "labels")
     template = files("magistrate.judges") / "templates" / f"{kind}.yaml"
     path = folder / f"{name}.yaml"
-    write_file(path, template.read_text(encoding="utf-8").replace("JUDGE_NAME", name), replace=force)
+    text = template.read_text(encoding="utf-8").replace("JUDGE_NAME", name)
+    write_file(path, editor_line("judge", folder) + text, replace=force)
     following = f"magistrate judges try {shlex.quote(str(path))}"
     if as_json:
         print_json({"path": str(path), "kind": kind, "next": following})
@@ -241,7 +244,7 @@ def steps(
     "try",
     epilog="Example: magistrate judges try tone.yaml; magistrate judges try relevance --sample qa.jsonl",
 )
-@click.argument("name")
+@click.argument("name", type=JUDGES)
 @click.option(
     "--sample",
     "source",

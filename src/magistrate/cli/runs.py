@@ -113,14 +113,6 @@ def spec(run: str, store: str | None, as_json: bool) -> None:
         click.echo(found.yaml(), nl=False)
 
 
-@command.command(epilog="Example: magistrate runs schema")
-def schema() -> None:
-    """Print the JSON Schema of run files, for editors that complete and check them."""
-    from magistrate.runs.spec import SCHEMA
-
-    click.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)
-
-
 def _confirmed(record: RunRecord) -> bool:
     """Ask for confirmation at a terminal. Raises `UsageError` if there is none."""
     if not sys.stdin.isatty():

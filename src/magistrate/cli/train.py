@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import click
 
+from magistrate.cli.completion import add_completion
 from magistrate.cli.options import add_verbose
 
 KINDS = ("detector", "stack", "judge", "probe")
@@ -24,6 +25,7 @@ class Kinds(click.Group):
             return None
         found: click.Command = import_module(_module(name)).command
         add_verbose(found)
+        add_completion(found)
         return found
 
     def resolve_command(
@@ -32,7 +34,7 @@ class Kinds(click.Group):
         from magistrate.judges.registry import unknown
 
         known = self.list_commands(context)
-        if args[0] not in known and not args[0].startswith("-"):
+        if args[0] not in known and not args[0].startswith("-") and not context.resilient_parsing:
             raise click.UsageError(unknown("kind of judge", args[0], known, see="train --help"), context)
         return super().resolve_command(context, args)
 

@@ -22,6 +22,19 @@ EXAMPLE = (
     "magistrate run answers.jsonl --judge detector:my-detector"
 )
 MILLION = 1_000_000
+MOST_TOKENS = 10_000  # millions
+
+
+def _in_millions(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    """Refuse a number of tokens that was meant as one of single tokens."""
+    if value > MOST_TOKENS:
+        raise click.BadParameter(
+            f"counts millions of tokens: {value:,.12g} would be {value:,.12g} million, and at most "
+            f"{MOST_TOKENS:,} are allowed; for {value:,.12g} tokens, give {value / MILLION:.12g}",
+            context,
+            parameter,
+        )
+    return value
 
 
 @click.command(epilog=EXAMPLE)
@@ -48,7 +61,8 @@ MILLION = 1_000_000
     type=click.FloatRange(0, min_open=True),
     default=100.0,
     show_default=True,
-    help="With --recipe: millions of tokens to train on.",
+    callback=_in_millions,
+    help="With --recipe: how many tokens to train on, in millions.",
 )
 @click.option(
     "--calibrate-on",

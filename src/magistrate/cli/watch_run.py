@@ -1,4 +1,4 @@
-"""`magistrate watch run` and `magistrate watch schema`: judge by rules, and print the rules' schema."""
+"""`magistrate watch run`: judge by rules."""
 
 from __future__ import annotations
 
@@ -23,18 +23,7 @@ RUN = (
     "Example: magistrate watch run --rules rules.yaml --from spans.jsonl --once; "
     "magistrate watch run --rules rules.yaml --since 7d --dry-run"
 )
-SCHEMA = "Example: magistrate watch schema"
 UNFINISHED = ("retrying", "failed", "budget_deferred")
-
-
-@click.command(epilog=SCHEMA)
-def schema() -> int:
-    """Print the JSON Schema of rules files, for editors."""
-    from magistrate.cli.exit_codes import DONE
-    from magistrate.watch.rules import schema
-
-    print_json(schema())
-    return DONE
 
 
 @click.command(epilog=RUN)

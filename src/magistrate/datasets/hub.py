@@ -64,7 +64,7 @@ def fetch(
     """Return the file, downloaded if it is not kept. DatasetError if that fails or the content differs."""
     target = kept_at(folder, repository, revision, path)
     record = target.with_name(target.name + ".sha256")
-    expected = sha256 or (record.read_text().strip() if record.exists() else None)
+    expected = sha256 or (record.read_text(encoding="ascii").strip() if record.exists() else None)
     if target.exists():
         if expected is not None and _sha256(target) != expected:
             raise DatasetError(f"{target} is not what was downloaded; delete it and try again")
@@ -146,7 +146,7 @@ def _read(read: Callable[[int], bytes], url: str) -> bytes:
 
 def _write(path: Path, text: str) -> None:
     partial = path.with_name(f".partial-{path.name}")
-    partial.write_text(text)
+    partial.write_text(text, encoding="ascii")
     partial.replace(path)
 
 

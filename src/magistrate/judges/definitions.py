@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.json_schema import models_json_schema
 
-from magistrate._yaml import Document, Key, parse_document, read_document
+from magistrate._yaml import DIALECT, Document, Key, parse_document, read_document
 from magistrate.constraints import compile_check, constraint
 from magistrate.constraints.schema import PLACE
 from magistrate.errors import ConstraintError, SpecError
@@ -54,107 +55,170 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+Texts = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
+
+Score = Annotated[float, Field(ge=0, le=1)]
+
+
 class LabelPart(_Part):
     """A label: `LABEL: score`, `LABEL: [score, description]`, or a mapping with all keys."""
 
-    score: float = Field(ge=0, le=1)
-    description: str = ""
-    answers: Annotated[list[str], BeforeValidator(_listed)] = []
-    opening: str = ""
+    score: Score = Field(description="The score of a sample with this label.")
+    description: str = Field("", description="What the label means; the model is told.")
+    answers: Texts = Field([], description="What a model says for it, best one short, common word.")
+    opening: str = Field("", description="How an explanation of the label begins; see 'explain'.")
 
 
 class DecisionPart(_Part):
     """The rule that turns an object, or the probabilities of two labels, into a label."""
 
-    threshold: float | None = None
-    score: str | None = None
-    at_least: float | None = None
-    label: str | None = None
-    otherwise: str | None = None
+    threshold: float | None = Field(
+        None, description="Of two labels, the one with the higher score is given from this score on."
+    )
+    score: str | None = Field(None, description="With a schema: the key of the number that is the score.")
+    at_least: float | None = Field(None, description="With a schema: from here on the label is 'label'.")
+    label: str | None = Field(None, description="With a schema: the label from 'at_least' on.")
+    otherwise: str | None = Field(None, description="With a schema: the label below 'at_least'.")
+
+
+Named = Annotated[str | None, Field(description="Its name in reports; by default the file's name.")]
+Version = Annotated[int, Field(ge=1, description="Goes up with every change that could change a verdict.")]
+Summary = Annotated[str, Field(description="One line that says what it does, for lists of judges.")]
+Threshold = Annotated[float, Field(description="From this score on, the label is the one of high scores.")]
+Labels = dict[
+    str,
+    Annotated[
+        LabelPart,
+        BeforeValidator(_label, json_schema_input_type=Score | tuple[Score, str] | LabelPart),
+    ],
+]
 
 
 class JudgeFile(_Part):
-    """The keys of a judge's file."""
+    """A judge by a prompt: its model chooses one of several labels, or fills in an object of a schema."""
 
-    name: str | None = None
-    version: int = Field(1, ge=1)
-    summary: str = ""
-    direction: Literal["minimize", "maximize"] | None = None
-    inputs: list[str] = Field(min_length=1)
-    prompt: str = Field(min_length=1)
-    labels: dict[str, Annotated[LabelPart, BeforeValidator(_label)]] | None = None
-    categories: dict[str, str] = {}
-    form: dict[str, Any] | None = Field(None, alias="schema")
-    scale: tuple[float, float] = Field((0, 1), strict=False)
-    decision: DecisionPart = DecisionPart()
-    explanation: str | None = None
-    explain: Literal["none", "before", "after"] = "none"
-    permute: bool = False
-    prior: Literal["none", "empty_context"] = "none"
-    reread: str | None = Field(None, min_length=1)
-    copied: str | None = None
-    model: str = ""
-    max_tokens: int = Field(512, ge=1)
-    long: Literal["refuse", "windows", "passages"] = "refuse"
+    name: Named = None
+    version: Version = 1
+    summary: Summary = ""
+    direction: Literal["minimize", "maximize"] | None = Field(
+        None, description="Which end of the score is the good one: minimize (0, the default) or maximize."
+    )
+    inputs: list[str] = Field(
+        min_length=1, description="What the prompt shows of a sample; with ? behind it, it may be missing."
+    )
+    prompt: str = Field(min_length=1, description="What is asked: Jinja over the inputs, with {{ reply }}.")
+    labels: Labels | None = Field(
+        None, description="2 to 26 answers, each with a score from 0 to 1, or [score, meaning]."
+    )
+    categories: dict[str, str] = Field({}, description="Questions that the prompt asks one by one.")
+    form: dict[str, Any] | None = Field(
+        None, alias="schema", description="The JSON Schema of the object that the model fills in."
+    )
+    scale: tuple[float, float] = Field((0, 1), strict=False, description="The ends of the score's number.")
+    decision: DecisionPart = Field(DecisionPart(), description="The rule for the label.")
+    explanation: str | None = Field(None, description="The key of the schema with the explanation.")
+    explain: Literal["none", "before", "after"] = Field(
+        "none", description="Whether the model writes a sentence, before or after the verdict."
+    )
+    permute: bool = Field(False, description="Ask once for each order of the labels, and take the mean.")
+    prior: Literal["none", "empty_context"] = Field(
+        "none", description="Divide out what the prompt answers with an empty context."
+    )
+    reread: str | None = Field(None, min_length=1, description="The question about such a sentence.")
+    copied: str | None = Field(None, description="The label of an output that is one of its contexts.")
+    model: str = Field("", description="The model that is asked where none is named.")
+    max_tokens: int = Field(512, ge=1, description="The most tokens of the object.")
+    long: Literal["refuse", "windows", "passages"] = Field(
+        "refuse", description="What becomes of a sample whose context does not fit the model."
+    )
 
 
 class PersonaPart(_Part):
     """A persona of a courtroom."""
 
-    role: Literal["prosecutor", "defender", "arbiter"]
-    text: str = Field(min_length=1)
+    role: Literal["prosecutor", "defender", "arbiter"] = Field(description="What the persona does.")
+    text: str = Field(min_length=1, description="What the model is told, after the answer.")
 
 
 class CourtFile(_Part):
-    """The keys of a courtroom's file."""
+    """A courtroom: a prosecutor brings charges, a defender answers them, an arbiter decides on each."""
 
-    name: str | None = None
-    version: int = Field(1, ge=1)
-    summary: str = ""
-    personas: dict[str, PersonaPart] = Field(min_length=3)
-    flag: Annotated[list[str], BeforeValidator(_listed)] | None = None
-    least: int = Field(0, ge=0)
-    most: int = Field(4, ge=1)
-    rounds: int = Field(1, ge=0)
-    budget_tokens: int = Field(0, ge=0)
-    combine: Literal["any", "max"] = "any"
-    order: Literal["both", "first"] = "both"
-    unit: Literal["words", "sentences"] = "words"
+    name: Named = None
+    version: Version = 1
+    summary: Summary = ""
+    personas: dict[str, PersonaPart] = Field(min_length=3, description="Who may take part.")
+    flag: Texts | None = Field(None, description="The kinds of upheld charges that make it hallucinated.")
+    least: int = Field(0, ge=0, description="The fewest charges.")
+    most: int = Field(4, ge=1, description="The most charges.")
+    rounds: int = Field(1, ge=0, description="How often both sides reply to each other.")
+    budget_tokens: int = Field(0, ge=0, description="The most tokens of the speeches; 0 is any number.")
+    combine: Literal["any", "max"] = Field("any", description="How the charges make one score.")
+    order: Literal["both", "first"] = Field(
+        "both", description="Whether the arbiter reads either side first, or only the prosecution."
+    )
+    unit: Literal["words", "sentences"] = Field("words", description="What a quote is a run of.")
 
 
 class _PanelFile(_Part):
     kind: str
-    name: str | None = None
+    name: Named = None
 
 
 class JuryFile(_PanelFile):
-    """The keys of a jury's file."""
+    """A jury: several judges on each sample, one score."""
 
-    members: list[str] = Field(min_length=2)
-    aggregate: Pooling = "mean"
-    weights: list[float] = Field([], strict=False)
-    least: int = Field(2, ge=1)
-    threshold: float = 0.5
+    kind: Literal["jury"]
+    members: list[str] = Field(min_length=2, description="Judges, as on the command line.")
+    aggregate: Pooling = Field("mean", description="How their scores make one.")
+    weights: list[float] = Field([], strict=False, description="How much each member counts.")
+    least: int = Field(2, ge=1, description="With fewer scores than this there is no verdict.")
+    threshold: Threshold = 0.5
 
 
 class GEvalFile(_PanelFile):
-    """The keys of a file of `geval`."""
+    """A grade by one criterion, after steps that never change."""
 
-    criteria: str = Field(min_length=1)
-    steps: list[str] = []
-    scale: int | None = None
-    threshold: float = 0.5
+    kind: Literal["geval"]
+    criteria: str = Field(min_length=1, description="What is graded, in a sentence or two.")
+    steps: list[str] = Field([], description="What the model goes through before the grade.")
+    scale: int | None = Field(None, description="The number of grades: 2 (the default), 3 or 5.")
+    threshold: Threshold = 0.5
 
 
 class PairwiseFile(_PanelFile):
-    """The keys of a file of `pairwise`."""
+    """Which of two answers is better by one criterion, asked in both orders."""
 
-    criteria: str = Field(min_length=1)
-    ties: bool = True
+    kind: Literal["pairwise"]
+    criteria: str = Field(min_length=1, description="What the better answer has more of.")
+    ties: bool = Field(True, description="Whether the model may answer that neither is better.")
 
 
 _READING: ContextVar[frozenset[Path]] = ContextVar("reading", default=frozenset())  # files, to see a circle
 PANELS: Mapping[str, type[_PanelFile]] = {"jury": JuryFile, "geval": GEvalFile, "pairwise": PairwiseFile}
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a judge's file, for editors. The keys that are there decide on its kind."""
+    models: list[type[BaseModel]] = [JudgeFile, CourtFile, *PANELS.values()]
+    _, found = models_json_schema([(each, "validation") for each in models])
+
+    def of(model: type[BaseModel]) -> dict[str, Any]:
+        return {"$ref": f"#/$defs/{model.__name__}"}
+
+    by_kind: list[dict[str, Any]] = [
+        {"if": {"properties": {"kind": {"const": kind}}}, "then": of(model)} for kind, model in PANELS.items()
+    ]
+    panel: dict[str, Any] = {"properties": {"kind": {"enum": list(PANELS)}}, "allOf": by_kind}
+    prompt: dict[str, Any] = {**of(JudgeFile), "oneOf": [{"required": ["labels"]}, {"required": ["schema"]}]}
+    return {
+        "$schema": DIALECT,
+        "title": "A judge of Magistrate",
+        "type": "object",
+        "if": {"required": ["personas"]},
+        "then": of(CourtFile),
+        "else": {"if": {"required": ["kind"]}, "then": panel, "else": prompt},
+        **found,
+    }
 
 
 def judge_from_file(path: Path) -> Judge:

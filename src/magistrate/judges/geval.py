@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from magistrate._yaml import read_document
+from pydantic import BaseModel, ConfigDict, Field
+
+from magistrate._yaml import DIALECT, read_document
 from magistrate.constraints import Constraint, constraint
 from magistrate.constraints.schema import closed_object, short_text
 from magistrate.engines.base import Engine, Sampling
@@ -193,17 +195,25 @@ class Criteria:
     scale: int | None = None
 
 
+class CriteriaFile(BaseModel):
+    """Criteria and steps of the judge `geval`."""
+
+    model_config = ConfigDict(extra="forbid")
+    criteria: str = Field(
+        min_length=1, max_length=20_000, description="What is graded, in a sentence or two."
+    )
+    steps: list[str] = Field([], max_length=50, description="What the model goes through before the grade.")
+    scale: int | None = Field(None, description="The number of grades: 2 (the default), 3 or 5.")
+    written_by: str = Field("", description="The model that wrote the steps.")
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a file with criteria and steps, for editors."""
+    return {"$schema": DIALECT, **CriteriaFile.model_json_schema(), "title": "Criteria and steps of geval"}
+
+
 def read_criteria(path: Path) -> Criteria:
     """Read criteria from a YAML file. Raises `SpecError`, with line and key, for mistakes in it."""
-    from pydantic import BaseModel, ConfigDict, Field
-
-    class CriteriaFile(BaseModel):
-        model_config = ConfigDict(extra="forbid")
-        criteria: Annotated[str, Field(min_length=1, max_length=20_000)]
-        steps: Annotated[list[str], Field(max_length=50)] = []
-        scale: int | None = None
-        written_by: str = ""
-
     document = read_document(path)
     found = document.read_as(CriteriaFile)
     if found.scale not in (None, *SCALES):

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from magistrate._yaml import Document, Key, dump_document, read_document
+from magistrate._yaml import DIALECT, Document, Key, dump_document, read_document
 from magistrate.datasets.fields import check_labels, check_mapping
 from magistrate.datasets.files import looks_like_path
 from magistrate.datasets.named import catalogue
@@ -30,7 +30,6 @@ from magistrate.runs.options import Option
 
 STDIN = "-"
 DEFAULT = "default"  # the engine of the judges that name no other one
-SCHEMA = Path(__file__).with_name("run.schema.json")
 
 
 def _under(key: str, value: Any) -> Any:
@@ -246,7 +245,7 @@ def engine_of(part: EnginePart, *, hidden_states: bool = False, concurrency: int
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a run file, for editors."""
     found = RunSpec.model_json_schema(mode="validation")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "A Magistrate run"}
+    return {"$schema": DIALECT, **found, "title": "A Magistrate run"}
 
 
 # --- checks across the whole file ---------------------------------------------------------------

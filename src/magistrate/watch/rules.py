@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from magistrate._yaml import Document, Key, dump_document, parse_document, read_document
+from magistrate._yaml import DIALECT, Document, Key, dump_document, parse_document, read_document
 from magistrate.errors import MagistrateError, SpecError
 from magistrate.judges import registry
 from magistrate.judges.verdicts import check_binary
@@ -37,6 +37,7 @@ COMPARED = ("above", "at_least", "below", "at_most")
 ENVIRONMENT = ("deployment.environment.name", "deployment.environment")
 
 Plain = str | int | float | bool
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Condition(Part):
@@ -128,7 +129,7 @@ class JudgePart(EnginePart):
 class SamplePart(Part):
     """The share of traces that is judged."""
 
-    rate: float = Field(default=1.0, gt=0, le=1, description="The share, in (0, 1].")
+    rate: Share = Field(default=1.0, description="The share, in (0, 1].")
     cohort: str = Field(default="", description="Rules with the same cohort sample the same traces.")
 
 
@@ -178,7 +179,7 @@ class Rule(Part):
     )
     judges: Judges = Field(min_length=1, description="The judges, the cheap one first.")
     sample: Annotated[
-        SamplePart, BeforeValidator(partial(under, "rate"), json_schema_input_type=float | SamplePart)
+        SamplePart, BeforeValidator(partial(under, "rate"), json_schema_input_type=Share | SamplePart)
     ] = Field(default=SamplePart(), description="The share of traces that is judged.")
     budget: BudgetPart = Field(default=BudgetPart(), description="The limits of what is spent.")
     quiet: Seconds = Field(
@@ -371,8 +372,4 @@ def _anchored(rule: Rule, folder: Path) -> Rule:
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a rules file, for editors."""
     found = RuleFile.model_json_schema(mode="validation", by_alias=True)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **found,
-        "title": "Rules of Magistrate",
-    }
+    return {"$schema": DIALECT, **found, "title": "Rules of Magistrate"}

@@ -10,6 +10,7 @@ import json
 import os
 import smtplib
 import ssl
+import sys
 from collections.abc import Callable, Mapping
 from email.message import EmailMessage
 from http.client import HTTPException
@@ -47,6 +48,10 @@ def sink(part: SinkPart) -> Tell:
     return _file(part.file)
 
 
+# On Windows each line break would become two bytes, and the count of written bytes would be wrong.
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_BINARY if sys.platform == "win32" else 0)
+
+
 def _file(path: str) -> Tell:
     torn = ""  # ends a line that was written only in part, for example on a full disk
 
@@ -55,7 +60,7 @@ def _file(path: str) -> Tell:
         line = torn + json.dumps(dict(message), sort_keys=True) + "\n"
         try:
             # A single append write, so lines of several processes do not mix.
-            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            handle = os.open(path, APPEND, 0o600)
             try:
                 written = os.write(handle, line.encode("ascii"))
             finally:

@@ -13,14 +13,15 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from ruamel.yaml import YAML
+from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
 
+from magistrate._yaml import DIALECT, read_document
 from magistrate.detectors.windows import Reader
-from magistrate.errors import InputError, SpecError
+from magistrate.errors import InputError
 from magistrate.training.detector.derived import asked, framed, without_a_sentence
 from magistrate.training.detector.examples import Example, examples
 from magistrate.training.synthetic import Lexicon, perturb
@@ -77,12 +78,13 @@ class Recipe(_Part):
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read the recipe in a YAML file. Raises `SpecError` if it is invalid."""
-    try:
-        return Recipe.model_validate(YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise SpecError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    """Read the recipe in a YAML file. Raises `SpecError`, with line and key, if it is invalid."""
+    return read_document(path).read_as(Recipe)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a recipe, for editors."""
+    return {"$schema": DIALECT, **Recipe.model_json_schema(), "title": "A recipe of training data"}
 
 
 def rows(folder: Path, source: Source, *, shipped_only: bool) -> Iterator[Sample]:
