@@ -39,7 +39,9 @@ def test_only_what_varies_and_what_is_left_out_may_differ() -> None:
 def test_a_guide_prints_what_it_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     page = (DOCS / "guides" / name).read_text(encoding="utf-8")
-    yes = ("Yes", '"Yes"', '{"answer":"Yes"}', '{"label":"Yes"}')
-    with running(SERVERS.get(name, ollama_like)(models=MODELS, answers=(*ANSWERS, *yes))) as server:
+    answering = SERVERS.get(name, ollama_like)(
+        models=MODELS, says=lambda body: "Yes", answers=(*ANSWERS, "Yes")
+    )
+    with running(answering) as server:
         url = server.url if name in SERVERS else None
         assert TRANSCRIPT["with_outputs"](page, url) == page
