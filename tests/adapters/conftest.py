@@ -30,6 +30,8 @@ SWITCHES = {
     "DO_NOT_TRACK": "true",
     "INSPECT_DISPLAY": "none",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "120",
 }
 FRAMEWORKS = {
     "test_opik.py": "opik",
@@ -38,6 +40,7 @@ FRAMEWORKS = {
     "test_ragas.py": "ragas",
     "test_inspect.py": "inspect_ai",
     "test_mlflow.py": "mlflow",
+    "test_ray.py": "ray",
 }
 collect_ignore = [name for name, module in FRAMEWORKS.items() if not find_spec(module)]
 

@@ -130,6 +130,7 @@ EXTRAS = {
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
     "postgres": ("psycopg",),
+    "ray": ("ray",),
     "reference": ("sacrebleu",),
     "server": ("fastapi", "uvicorn"),
     "zstd": () if sys.version_info >= (3, 14) else ("backports-zstd",),  # included in Python from then on

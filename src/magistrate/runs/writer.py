@@ -193,16 +193,7 @@ class OutcomeWriter:
         try:
             self.store.add_outcome(self.run_id, outcome, replace_failure=again)
         except InputError as error:
-            message = f"the outcome cannot be stored: {error}"
-            outcome = Failure(
-                outcome.sample_id,
-                outcome.judge,
-                "invalid_output",
-                message,
-                (),
-                outcome.usage,
-                outcome.seconds,
-            )
+            outcome = not_storable(outcome, error)
             self.store.add_outcome(self.run_id, outcome, replace_failure=again)
         return outcome
 
@@ -211,6 +202,13 @@ class OutcomeWriter:
         passed = self.clock() - self.noted
         self.noted += passed
         self.store.add_seconds(self.run_id, passed)
+
+
+def not_storable(outcome: Outcome, error: InputError) -> Failure:
+    """Return the failure to store in place of an outcome that cannot be stored."""
+    message = f"the outcome cannot be stored: {error}"
+    name, usage = outcome.judge, outcome.usage
+    return Failure(outcome.sample_id, name, "invalid_output", message, (), usage, outcome.seconds)
 
 
 def _chunks(samples: Iterable[Sample], size: int) -> Iterator[list[Sample]]:

@@ -40,6 +40,7 @@ from magistrate.store.runs import (
     shown,
 )
 from magistrate.store.sample_search import SampleSearch
+from magistrate.store.shared_runs import SharedRuns
 from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
 from magistrate.store.users import Users
@@ -163,6 +164,11 @@ class Store(DatasetShelf):
     def traces(self) -> Traces:
         """Spans, targets, rules and decisions of what is watched."""
         return Traces(self._writing, self._reading)
+
+    @property
+    def shared_runs(self) -> SharedRuns:
+        """Runs that several processes judge together."""
+        return SharedRuns(self._writing, self._reading)
 
     @property
     def labels(self) -> Labels:
