@@ -124,6 +124,7 @@ def asks_of(judge: Any) -> Asks:
 EXTRAS = {
     **{kind.extra: kind.packages for kind in KINDS},
     "analysis": ("scikit-learn", "scipy"),
+    "fsspec": ("fsspec",),
     "hub": ("huggingface-hub",),
     "otlp": ("opentelemetry-proto", "opentelemetry-sdk"),
     "otlp-grpc": ("grpcio", "googleapis-common-protos"),
