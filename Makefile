@@ -11,7 +11,7 @@ WATCH := .venv-watch
 WATCH_PIP := $(WATCH)/bin/python -m pip --disable-pip-version-check --no-input
 TRAIN_PIP := $(TRAIN)/bin/python -m pip --disable-pip-version-check --no-input
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check --no-input
-ADAPTERS := opik phoenix deepeval ragas inspect mlflow
+ADAPTERS := opik phoenix deepeval ragas inspect mlflow ray
 LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 
 .PHONY: all demo demo-watch test test-all test-train test-adapters lint format docs bench bench-peers chaos detector lock clean

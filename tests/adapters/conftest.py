@@ -31,7 +31,8 @@ SWITCHES = {
     "INSPECT_DISPLAY": "none",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_raylet_start_wait_time_s": "120",
+    "RAY_raylet_start_wait_time_s": "300",  # a node on a busy machine starts slowly
+    "RAY_agent_register_timeout_ms": "300000",
 }
 FRAMEWORKS = {
     "test_opik.py": "opik",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow
 import pytest
 import ray
+from given import run_example
 from pyarrow import parquet
 from ray.cluster_utils import Cluster
 
@@ -25,7 +27,7 @@ from magistrate.store import Store
 from magistrate.types import Outcome, Sample, Verdict
 
 ROWS = 1200
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 UNREAD, BROKEN = 7, 11  # every so many rows
 
 # Workers cannot import a test.
@@ -66,9 +68,8 @@ def rows() -> list[dict[str, Any]]:
 def cluster() -> Iterator[Cluster]:
     """A head that works on nothing, and two nodes."""
     memory = {"object_store_memory": 80 << 20}
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **memory}
-    )
+    head = {"num_cpus": 0, "include_dashboard": False, **memory}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(2):
             # With one logical CPU each, tasks that read would wait for the actors for ever.
@@ -129,3 +130,12 @@ def test_a_node_that_is_taken_away_loses_and_doubles_no_outcome(cluster: Cluster
     report = finish_run(run).summary()
     assert report.judges[0].n_ok == kinds["verdict"]
     print(f"removed after {removed[0]} outcomes, asked {asked.total()} times about {len(asked)} samples")
+
+
+@pytest.mark.parametrize(("heading", "module"), [("Spark", "pyspark"), ("Daft", "daft")])
+def test_the_same_judge_runs_elsewhere(heading: str, module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip(module)
+    if heading == "Spark" and shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    told = run_example(heading, "ray.md")
+    assert capsys.readouterr().out.rstrip() == told.rstrip()

@@ -36,6 +36,7 @@ COMMANDS = (
     "run",
     "resume",
     "retry",
+    "estimate",
     "runs",
     "show",
     "export",
