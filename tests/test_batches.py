@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -11,12 +12,14 @@ from typing import Any
 
 import pyarrow
 import pytest
+from pyarrow import parquet
 
 from magistrate import _async
 from magistrate.engines.base import Engine
 from magistrate.engines.scripted import ScriptedEngine
-from magistrate.errors import EngineError, EngineGone, SpecError, StoreError
+from magistrate.errors import DatasetError, EngineError, EngineGone, SpecError, StoreError
 from magistrate.integrations.batches import BatchJudge, finish_run, open_run
+from magistrate.integrations.judged_files import import_judged, write_manifest
 from magistrate.judges.base import JudgeInfo
 from magistrate.store import Store
 from magistrate.types import Outcome, Sample, Verdict
@@ -105,6 +108,36 @@ def test_the_first_outcome_of_a_pair_counts(tmp_path: Path) -> None:
         (stored,) = store.outcomes(run.id)
     assert isinstance(stored, Verdict) and stored.explanation == str(id(early))
     assert [each["counting.explanation"] for each in found] == [stored.explanation]
+
+
+def test_what_was_written_is_counted_and_becomes_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / "judged"
+    folder.mkdir()
+    judge = BatchJudge(["novelty", Counting()])
+    table = judge(pyarrow.Table.from_pylist(ROWS))
+    parquet.write_table(table.slice(0, 2), folder / "part-0.parquet")
+    parquet.write_table(table.slice(2), folder / "part-1.parquet")
+    manifest = write_manifest(folder)
+    assert json.loads((folder / "_manifest.json").read_text()) == manifest
+    assert (manifest["rows"], manifest["files"]) == (5, {"part-0.parquet": 2, "part-1.parquet": 3})
+    counted = manifest["judges"]["counting"]
+    assert counted["kinds"] == {"failure": 1, "unread": 1, "verdict": 3}
+    assert counted["labels"] == {"faithful": 2, "hallucinated": 1}
+    assert counted["recipe"]["judge"] == "counting@1"
+    run = import_judged(folder, name="july", store=tmp_path / "runs.db")
+    assert run.record.scoring["novelty"].direction == "minimize" and run.record.status == "done"
+    stored = {(each["sample_id"], each["judge"]): each for each in run.table()}
+    for row in table.to_pylist():
+        for name in ("novelty", "counting") if row["sample_id"] else ():
+            found = stored.pop((row["sample_id"], name))
+            for column in ("kind", "label", "score", "probability", "reason", "message"):
+                assert found[column] == row[f"{name}.{column}"], column
+    assert not stored and run.summary().run.unread.n == 1  # type: ignore[union-attr]
+    parquet.write_table(BatchJudge(Counting(2))(pyarrow.Table.from_pylist(ROWS)), folder / "part-2.parquet")
+    with pytest.raises(DatasetError, match="several recipes"):
+        write_manifest(folder)
+    with pytest.raises(DatasetError, match="another recipe"):
+        import_judged(folder, store=tmp_path / "runs.db")
 
 
 def test_another_recipe_or_an_unfinished_run_is_refused(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ again pays for nothing twice.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,8 @@ from magistrate.types import Failure, Outcome, Sample
 if TYPE_CHECKING:
     import pyarrow
 
-NAMES = ("kind", "label", "score", "probability", "direction", "explanation", "reason", "message", "recipe")
+NAMES = ("kind", "label", "score", "probability", "direction", "threshold")
+NAMES += ("explanation", "reason", "message", "recipe")
 """What there is of each judge, in columns such as `detector.kind`."""
 
 SAMPLE_ID = "sample_id"
@@ -137,7 +139,7 @@ class BatchJudge:
         self.limits, self.retry_failures = limits, retry_failures
         self.scoring = {judge.info.name: judge.info.scoring for judge in self.judges}
         recipes = {judge.info.name: recipe(judge, self.engine, seed=0) for judge in self.judges}
-        self.recipes = {name: each.line() for name, each in recipes.items()}
+        self.recipes = {name: json.dumps(asdict(each)) for name, each in recipes.items()}
         self.run, self.store = run, None
         if run is not None:
             if not exists(run.store):
@@ -249,8 +251,8 @@ class BatchJudge:
         row: dict[str, Any] = {SAMPLE_ID: sample.id}
         for judge, line in self.recipes.items():
             (told,) = table({}, [outcomes[sample.id, judge]], self.scoring)
-            row |= {f"{judge}.{name}": _text(told.get(name)) for name in NAMES}
-            row[f"{judge}.recipe"] = line
+            told |= {"recipe": line}
+            row |= {f"{judge}.{name}": _text(told[name]) for name in NAMES}
         return row
 
     def _unread(self, reason: str) -> dict[str, Any]:
