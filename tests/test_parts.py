@@ -46,7 +46,7 @@ def test_a_folder_of_parquet_and_a_pattern_are_data_sets(folder: Path) -> None:
     assert [each.id for each in samples] == ["part-0-1", "part-0-2", "part-1-1", "part-0-1~2"]
     assert samples[3].metadata == {"team": "red one"} and not samples[0].metadata
     (problem,) = found.problems
-    assert (Path(problem.file).name, problem.line) == ("part-1.parquet", 2) and "output" in problem.reason
+    assert Path(problem.file).name == "part-1.parquet row 2" and "output" in problem.reason
     assert outputs(str(folder / "part-*.parquet")) == ["a", "b", "c"]
     assert outputs(str(folder / "*" / "*.parquet")) == ["d"]
     before = found.digest

@@ -129,7 +129,7 @@ def import_judged(
                 notes: dict[str, Any] = {}
                 for judge, recipe in reading.recipes.items():
                     notes[judge] = origin
-                    given = reading.outcomes[judge]
+                    given = reading.outcomes.get(judge, [])
                     opened.add_recorded(
                         run_id, judge, recipe, reading.scoring(judge), given, {IMPORTED: dict(notes)}
                     )
@@ -145,6 +145,7 @@ class _Judged:
 
     def __init__(self, dataset: str, mapping: Mapping[str, str]) -> None:
         self.dataset, self.mapping = dataset, mapping
+        self.texts: dict[str, Any] = {}  # the recipe of each judge, as it is in the rows
         self.recipes: dict[str, Recipe] = {}
         self.outcomes: dict[str, list[Outcome]] = {}
         self.read: dict[str, tuple[str, float | None]] = {}  # direction and threshold of a judge's scores
@@ -159,6 +160,8 @@ class _Judged:
             judges = _judges(row.values)
             if not judges:
                 raise DatasetError(f"{row.where} has no columns of a judge, such as JUDGE.kind")
+            for judge in judges:
+                self._check_recipe(judge, row)
             if all(row.values.get(f"{judge}.kind") == UNREAD for judge in judges):
                 yield row.problem(str(row.values.get(f"{judges[0]}.message")))
                 continue
@@ -179,14 +182,19 @@ class _Judged:
                 self._add(judge, row, sample_id)
             yield sample
 
+    def _check_recipe(self, judge: str, row: Row) -> None:
+        text = row.values.get(f"{judge}.recipe")
+        if self.texts.get(judge, text) != text:
+            raise DatasetError(f"{row.where}: judge {judge!r} has another recipe than the rows before it")
+        if judge not in self.texts:
+            try:
+                self.recipes[judge] = Recipe(**json.loads(text or ""))
+            except (ValueError, TypeError):
+                raise DatasetError(f"{row.where}: {judge}.recipe is no recipe") from None
+            self.texts[judge] = text
+
     def _add(self, judge: str, row: Row, sample_id: str) -> None:
         cells = {name: row.values.get(f"{judge}.{name}") for name in NAMES}
-        try:
-            recipe = Recipe(**json.loads(cells["recipe"] or ""))
-        except (ValueError, TypeError):
-            raise DatasetError(f"{row.where}: {judge}.recipe is no recipe") from None
-        if self.recipes.setdefault(judge, recipe) != recipe:
-            raise DatasetError(f"{row.where}: judge {judge!r} has another recipe than the rows before it")
         why = (cells["reason"], cells["message"] or "")
         given: Outcome
         match cells["kind"], cells["label"], cells["score"]:
@@ -203,7 +211,7 @@ class _Judged:
 
     def scoring(self, judge: str) -> Scoring:
         """Return how the judge's scores are read, as its verdicts say."""
-        labels = {each.label for each in self.outcomes[judge] if isinstance(each, Verdict)}
+        labels = {each.label for each in self.outcomes.get(judge, ()) if isinstance(each, Verdict)}
         direction, threshold = self.read.get(judge, ("minimize", None))
         usual = (FAITHFUL, HALLUCINATED)
         known = usual if labels <= set(usual) else tuple(sorted(labels))
