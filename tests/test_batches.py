@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from magistrate.integrations.judged_files import import_judged, write_manifest
 from magistrate.judges.base import JudgeInfo
 from magistrate.store import Store
 from magistrate.types import Outcome, Sample, Verdict
+from postgres import Server
 
 
 class Counting:
@@ -108,6 +111,29 @@ def test_the_first_outcome_of_a_pair_counts(tmp_path: Path) -> None:
         (stored,) = store.outcomes(run.id)
     assert isinstance(stored, Verdict) and stored.explanation == str(id(early))
     assert [each["counting.explanation"] for each in found] == [stored.explanation]
+
+
+@pytest.mark.full
+def test_workers_at_once_store_each_outcome_once_and_all_see_it(postgres: Server, tmp_path: Path) -> None:
+    given = [row(str(number % 60), f"output {number % 60}") for number in range(120)]
+
+    def work(seed: int) -> dict[str, Mapping[str, Any]]:
+        judge, mine = BatchJudge(Counting(), run=run), random.Random(seed).sample(given, len(given))
+        found = [each for start in range(0, 120, 20) for each in judge.columns(mine[start : start + 20])]
+        judge.close()
+        return {each["sample_id"]: each for each in found}
+
+    for place in (tmp_path / "runs.db", postgres.new_database()):
+        run = open_run(place, "july")
+        with ThreadPoolExecutor(4) as pool:
+            first, *others = pool.map(work, range(4))
+        assert len(first) == 60 and all(each == first for each in others)
+        with Store.open(run.store) as store:
+            stored = {each.sample_id: each for each in store.outcomes(run.id)}
+            assert store.find_run(run.id).n_outcomes == len(stored) == 60
+        for sample_id, outcome in stored.items():
+            assert isinstance(outcome, Verdict)
+            assert outcome.explanation == first[sample_id]["counting.explanation"]
 
 
 def test_what_was_written_is_counted_and_becomes_a_run(tmp_path: Path) -> None:

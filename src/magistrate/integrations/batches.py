@@ -44,8 +44,18 @@ from magistrate.types import Failure, Outcome, Sample
 if TYPE_CHECKING:
     import pyarrow
 
-NAMES = ("kind", "label", "score", "probability", "direction", "threshold")
-NAMES += ("explanation", "reason", "message", "recipe")
+NAMES: tuple[str, ...] = (
+    "kind",
+    "label",
+    "score",
+    "probability",
+    "direction",
+    "threshold",
+    "explanation",
+    "reason",
+    "message",
+    "recipe",
+)
 """What there is of each judge, in columns such as `detector.kind`."""
 
 SAMPLE_ID = "sample_id"
@@ -152,6 +162,11 @@ class BatchJudge:
             known = self.store.shared_runs.join(run.id, recipes, self.scoring, info.model, info.fingerprint)
             if found := list(recipe_differences(known, recipes)):
                 raise changed(self.store.find_run(run.id), found)
+
+    def close(self) -> None:
+        """Close the connection to the store. A process that ends does so too."""
+        if self.store is not None:
+            self.store.close()
 
     def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
         """Return the table with the new columns."""

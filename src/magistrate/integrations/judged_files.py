@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from magistrate._paths import default_store
 from magistrate._version import __version__
@@ -30,7 +30,9 @@ from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
     Abstention,
+    AbstentionReason,
     Failure,
+    FailureCode,
     Outcome,
     Recipe,
     Sample,
@@ -194,17 +196,17 @@ class _Judged:
             self.texts[judge] = text
 
     def _add(self, judge: str, row: Row, sample_id: str) -> None:
-        cells = {name: row.values.get(f"{judge}.{name}") for name in NAMES}
-        why = (cells["reason"], cells["message"] or "")
+        cells: dict[str, Any] = {name: row.values.get(f"{judge}.{name}") for name in NAMES}
+        reason, message = cells["reason"], cells["message"] or ""
         given: Outcome
         match cells["kind"], cells["label"], cells["score"]:
             case "verdict", str(label), float(score) if 0 <= score <= 1:
                 given = Verdict(sample_id, judge, label, score, cells["probability"], cells["explanation"])
                 self.read.setdefault(judge, (cells["direction"] or "minimize", cells["threshold"]))
-            case "failure", None, None:
-                given = Failure(sample_id, judge, *why)
-            case "abstention", None, None:
-                given = Abstention(sample_id, judge, *why)
+            case "failure", None, None if reason in get_args(FailureCode):
+                given = Failure(sample_id, judge, reason, message)
+            case "abstention", None, None if reason in get_args(AbstentionReason):
+                given = Abstention(sample_id, judge, reason, message)
             case _:
                 raise DatasetError(f"{row.where}: {judge} has neither a verdict nor a reason for none")
         self.outcomes.setdefault(judge, []).append(given)
