@@ -13,7 +13,7 @@ WATCH_PIP := $(WATCH)/bin/python -m pip --disable-pip-version-check --no-input
 TRAIN_PIP := $(TRAIN)/bin/python -m pip --disable-pip-version-check --no-input
 RELEASE_PIP := $(RELEASE)/bin/python -m pip --disable-pip-version-check --no-input
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check --no-input
-ADAPTERS := opik phoenix deepeval ragas inspect mlflow argilla label_studio
+ADAPTERS := opik phoenix deepeval ragas inspect mlflow argilla label_studio ray
 LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 
 .PHONY: all demo demo-watch test test-all test-train test-adapters lint format docs bench bench-peers chaos detector lock release release-check smoke clean

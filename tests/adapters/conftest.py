@@ -30,6 +30,9 @@ SWITCHES = {
     "DO_NOT_TRACK": "true",
     "INSPECT_DISPLAY": "none",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "300",  # a node on a busy machine starts slowly
+    "RAY_agent_register_timeout_ms": "300000",
 }
 FRAMEWORKS = {
     "test_opik.py": "opik",
@@ -40,6 +43,7 @@ FRAMEWORKS = {
     "test_mlflow.py": "mlflow",
     "test_argilla.py": "argilla",
     "test_label_studio.py": "label_studio_sdk",
+    "test_ray.py": "ray",
 }
 collect_ignore = [name for name, module in FRAMEWORKS.items() if not find_spec(module)]
 

@@ -36,10 +36,10 @@ REASONS = {
 }
 
 
-def run_example(heading: str) -> str:
-    """Run the example under a heading of the page; the answer is what the page says that it prints."""
-    page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text(encoding="utf-8")
+def run_example(heading: str, of: str = "adapters.md") -> str:
+    """Run the example under a heading of a page; the answer is what the page says that it prints."""
+    page = (Path(__file__).parents[2] / "docs" / of).read_text(encoding="utf-8")
     section = page.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     code = section.split("```py\n", 1)[1].split("```", 1)[0]
-    exec(compile(code, f"docs/adapters.md: {heading}", "exec"), {"__name__": "__main__"})
+    exec(compile(code, f"docs/{of}: {heading}", "exec"), {"__name__": "__main__"})
     return section.split("```text\n", 1)[1].split("```", 1)[0] if "```text\n" in section else ""

@@ -54,7 +54,7 @@ async def estimate(
     """
     if most < 2:
         raise SpecError(f"most must be at least 2 samples, got {most}")
-    counting = [_Counting(judge, _Spaced(most)) for judge in judges]
+    counting = [_Counting(judge, Spaced(most)) for judge in judges]
     n = 0
     first: list[Sample] = []
     for n, sample in enumerate(dataset, 1):
@@ -118,7 +118,7 @@ def earlier_rates(store: Store, judge: str, fingerprint: str) -> Rate | None:
 
 
 @dataclass(slots=True)
-class _Spaced:
+class Spaced:
     """Evenly spaced samples of a stream of unknown length: all, or between half of `most` and `most`."""
 
     most: int
@@ -140,7 +140,7 @@ class _Counting:
     """Collects one judge's samples for an estimate."""
 
     judge: Judge
-    asked: _Spaced
+    asked: Spaced
     missing: Counter[str] = field(default_factory=Counter)
     no_output: int = 0
 

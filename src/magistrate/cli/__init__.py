@@ -38,6 +38,7 @@ COMMANDS = (
     "resume",
     "retry",
     "merge",
+    "estimate",
     "runs",
     "show",
     "export",

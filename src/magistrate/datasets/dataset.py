@@ -19,9 +19,10 @@ from statistics import median
 from typing import Any
 
 from magistrate.datasets.fields import check_labels, check_mapping, near, plain
-from magistrate.datasets.files import FORMATS, HUB, FileSource, looks_like_path, open_file, read_stdin
+from magistrate.datasets.files import FORMATS, HUB, FileSource, looks_like_path, read_stdin
 from magistrate.datasets.frames import FrameIndex, index_of_frame, rows_of_frame
 from magistrate.datasets.named import catalogue, find
+from magistrate.datasets.parts import is_url, open_local, open_url
 from magistrate.datasets.rows import (
     MAX_UNREAD,
     Blank,
@@ -246,8 +247,9 @@ def load(
     labels: Mapping[Any, str] | None = None,
     max_unread: float = 1.0,
 ) -> Dataset:
-    """Load samples from a named set, a file, a set of the hub (`hf://OWNER/NAME`), `-` (JSONL from standard
-    input), rows in memory, or a pandas or polars frame.
+    """Load samples from a named set, a file, a folder of Parquet, a pattern of files, a URL such as
+    `s3://BUCKET/FOLDER`, a set of the hub (`hf://OWNER/NAME`), `-` (JSONL from standard input), rows in
+    memory, or a pandas or polars frame.
 
     `mapping` maps a field to its column or dotted path. `view` selects a view of a named set, as
     `NAME:VIEW` does. `limit`, `sample`, `balance` and `seed` are those of `Selection`. With
@@ -317,9 +319,10 @@ def _named(source: str | Path, view: str | None) -> tuple[str, Source]:
         from magistrate.datasets.hub import open_set
 
         return open_set(text)
+    if is_url(text):
+        return open_url(text)
     if isinstance(source, Path) or looks_like_path(text):
-        opened = open_file(source)
-        return opened.stem, opened
+        return open_local(source)
     known = catalogue()
     raise SpecError(
         f"unknown dataset {plain(repr(text))}{near(text, known)}; known: {', '.join(known)}; "

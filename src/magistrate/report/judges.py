@@ -124,12 +124,14 @@ def asks_of(judge: Any) -> Asks:
 EXTRAS = {
     **{kind.extra: kind.packages for kind in KINDS},
     "analysis": ("scikit-learn", "scipy"),
+    "fsspec": ("fsspec",),
     "hub": ("huggingface-hub",),
     "otlp": ("opentelemetry-proto", "opentelemetry-sdk"),
     "otlp-grpc": ("grpcio", "googleapis-common-protos"),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
     "postgres": ("psycopg",),
+    "ray": ("ray",),
     "reference": ("sacrebleu",),
     "server": ("fastapi", "uvicorn"),
     "zstd": () if sys.version_info >= (3, 14) else ("backports-zstd",),  # included in Python from then on

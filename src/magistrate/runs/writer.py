@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from magistrate import _logging
 from magistrate.datasets import Problem
@@ -223,10 +223,7 @@ class OutcomeWriter:
         except InputError as error:
             if half := len(outcomes) // 2:
                 return self._add(outcomes[:half]) + self._add(outcomes[half:])
-            [outcome] = outcomes
-            message = f"the outcome cannot be stored: {error}"
-            about: dict[str, Any] = {"usage": outcome.usage, "seconds": outcome.seconds}
-            return self._add([Failure(outcome.sample_id, outcome.judge, "invalid_output", message, **about)])
+            return self._add([not_storable(outcomes[0], error)])
         return outcomes
 
     def _note(self) -> None:
@@ -239,6 +236,13 @@ class OutcomeWriter:
 def _spent(store: Store, run_id: str, part: Part) -> Usage:
     """Return the usage of what is judged of a part of the run: limits hold for each process."""
     return sum((each.usage for each in store.outcomes(run_id) if part.has(each.sample_id)), Usage())
+
+
+def not_storable(outcome: Outcome, error: InputError) -> Failure:
+    """Return the failure to store in place of an outcome that cannot be stored."""
+    message = f"the outcome cannot be stored: {error}"
+    name, usage = outcome.judge, outcome.usage
+    return Failure(outcome.sample_id, name, "invalid_output", message, (), usage, outcome.seconds)
 
 
 def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

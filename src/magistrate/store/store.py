@@ -42,6 +42,7 @@ from magistrate.store.runs import (
     shown,
 )
 from magistrate.store.sample_search import SampleSearch
+from magistrate.store.shared_runs import SharedRuns
 from magistrate.store.shares import SHARES, ShareStore
 from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
@@ -166,6 +167,11 @@ class Store(DatasetShelf):
     def traces(self) -> Traces:
         """Spans, targets, rules and decisions of what is watched."""
         return Traces(self._writing, self._reading)
+
+    @property
+    def shared_runs(self) -> SharedRuns:
+        """Runs that several processes judge together."""
+        return SharedRuns(self._writing, self._reading)
 
     @property
     def labels(self) -> Labels:
