@@ -84,10 +84,10 @@ lock: .venv/.dev  ## pin anew what pyproject.toml allows
 		--quiet --custom-compile-command "make lock" --extra all --group dev -c requirements.lock pyproject.toml \
 		-o requirements-dev.lock
 
-release: $(RELEASE)/.release  ## build a release and check it, and say what is left to do by hand
+release: docs $(RELEASE)/.release  ## build a release and check it, and say what is left to do by hand
 	$(RELEASE)/bin/python release/make.py
 
-release-check: $(RELEASE)/.release  ## build and check as `make release` does, also where nothing is to be released yet
+release-check: docs $(RELEASE)/.release  ## build and check as `make release` does, also where nothing is to be released yet
 	$(RELEASE)/bin/python release/make.py --check
 
 smoke: $(RELEASE)/.release  ## try the wheel in dist/ on every supported Python that is on this machine

@@ -85,7 +85,10 @@ def foreign(names: set[str], committed: set[str], version: str) -> Iterator[str]
     own = {
         f"{info}{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     }
-    yield from (f"the wheel holds {name}, which is not committed" for name in sorted(names - expected - own))
+    site = {name for name in names if name.startswith("magistrate/site/")}  # the documentation, as built
+    yield from (
+        f"the wheel holds {name}, which is not committed" for name in sorted(names - expected - own - site)
+    )
     yield from (f"the wheel lacks {name}" for name in sorted((expected | own) - names))
 
 
@@ -94,6 +97,7 @@ def foreign_in_source(names: set[str], committed: set[str]) -> Iterator[str]:
     yield from (
         f"the source archive holds {name}, which is not committed"
         for name in sorted(names - committed - {"PKG-INFO"})
+        if not name.startswith("build/site/")
     )
 
 

@@ -52,6 +52,7 @@ def test_a_file_that_is_not_committed_is_seen(script: Any) -> None:
     info = {f"magistrate-1.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
     good = {"magistrate/a.py", *info, "magistrate-1.dist-info/licenses/LICENSE"}
     assert list(make.foreign(good, committed, "1")) == []
+    assert list(make.foreign({*good, "magistrate/site/index.html"}, committed, "1")) == []
     (said,) = make.foreign({*good, "magistrate/.env"}, committed, "1")
     assert said == "the wheel holds magistrate/.env, which is not committed"
     assert list(make.foreign(good - {"magistrate/a.py"}, committed, "1")) == [
