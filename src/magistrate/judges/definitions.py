@@ -73,12 +73,16 @@ class DecisionPart(_Part):
     """The rule that turns an object, or the probabilities of two labels, into a label."""
 
     threshold: float | None = Field(
-        None, description="Of two labels, the one with the higher score is given from this score on."
+        default=None, description="Of two labels, the one with the higher score is given from this score on."
     )
-    score: str | None = Field(None, description="With a schema: the key of the number that is the score.")
-    at_least: float | None = Field(None, description="With a schema: from here on the label is 'label'.")
-    label: str | None = Field(None, description="With a schema: the label from 'at_least' on.")
-    otherwise: str | None = Field(None, description="With a schema: the label below 'at_least'.")
+    score: str | None = Field(
+        default=None, description="With a schema: the key of the number that is the score."
+    )
+    at_least: float | None = Field(
+        default=None, description="With a schema: from here on the label is 'label'."
+    )
+    label: str | None = Field(default=None, description="With a schema: the label from 'at_least' on.")
+    otherwise: str | None = Field(default=None, description="With a schema: the label below 'at_least'.")
 
 
 Named = Annotated[str | None, Field(description="Its name in reports; by default the file's name.")]

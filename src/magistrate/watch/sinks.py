@@ -10,7 +10,6 @@ import json
 import os
 import smtplib
 import ssl
-import sys
 from collections.abc import Callable, Mapping
 from email.message import EmailMessage
 from http.client import HTTPException
@@ -49,7 +48,7 @@ def sink(part: SinkPart) -> Tell:
 
 
 # On Windows each line break would become two bytes, and the count of written bytes would be wrong.
-APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_BINARY if sys.platform == "win32" else 0)
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 
 def _file(path: str) -> Tell:
