@@ -39,7 +39,6 @@ STAGES = {  # the recipe, millions of tokens, the highest learning rate, tokens 
         ("large-3", 0.65, 3e-4, 1200),
         ("large-4", 0.36, 3e-4, 1200),
         ("large-5", 0.97, 3e-4, 1200),
-        ("large-6", 0.95, 3e-4, 1200),
     ),
 }
 BASES = {"small": "minilm-l6", "large": "mpnet"}
