@@ -62,7 +62,11 @@ ALL_RIGHT = [  # whatever is asked there, no form of it is wrong
     ("get", "/api/labels/{name}"),
 ]
 # Little of what is asked there at random is of things that are there.
-RARE = {"/api/compare": 60, "/api/labels/{name}/items/{number}": 24}
+RARE = {
+    "/api/compare": 60,
+    "/api/labels/{name}/items/{number}": 24,
+    "/api/labels/{name}/items/{number}/comments": 60,
+}
 LIGHT = ["novelty", "exact", "rouge", "bleu", "contains"]  # they ask no model
 
 

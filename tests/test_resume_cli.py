@@ -394,7 +394,7 @@ def test_a_mistake_in_a_run_file_is_said_with_its_line(call: Call, home: Path) -
 
 
 def test_the_schema_of_run_files_is_printed(call: Call) -> None:
-    assert call("runs", "schema").data["title"] == "A Magistrate run"
+    assert call("schemas", "run").data["title"] == "A Magistrate run"
 
 
 def test_a_dry_run_asks_nothing_and_stores_nothing(call: Call, engine: ScriptedEngine, home: Path) -> None:

@@ -284,7 +284,7 @@ def test_users_label_under_their_own_name_and_nobody_else_does(store: Store, tok
             == 204
         )
         told = client.get("/api/audit", headers=owner).json()["entries"]
-        assert [(each["who"], each["action"], each["object"], each["details"]) for each in told[:-4]] == [
+        assert [(each["who"], each["action"], each["object"], each["details"]) for each in told[:-5]] == [
             ("admin", "delete run", told[0]["object"], "6 outcomes over bridges"),
             ("label", "take back label", "q, item 2", "revision 2"),
             ("label", "decide", "q, item 1", "faithful, revision 1"),

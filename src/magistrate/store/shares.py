@@ -63,7 +63,7 @@ def share_of(sample_id: str, of: int) -> int:
     """Return the share of a sample: the same on every machine, independent of the other samples.
 
     >>> share_of("s1", 1), share_of("s1", 3), share_of("s2", 3)
-    (1, 2, 2)
+    (1, 1, 2)
     """
     digest = sha256(sample_id.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") % of + 1

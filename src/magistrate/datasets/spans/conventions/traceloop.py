@@ -40,13 +40,15 @@ def read(span: Span, attributes: Attributes) -> Step | None:
     prompt = _messages(attributes, PROMPTS, "user")
     choices = _messages(attributes, COMPLETIONS, "assistant")
     documents = _documents(span)
+    if documents and kind in ("", "chain"):  # a search that is also a task
+        kind = "retriever"
     if not kind and not prompt and not choices and not documents:
         return None
     given, taken = "traceloop.entity.input", "traceloop.entity.output"
     session = "traceloop.association.properties.session_id"
     result = as_text(_unwrapped(attributes.get(taken))) if kind == "tool" else None
     return Step(
-        kind or ("retriever" if documents else ""),
+        kind,
         (NAME,),
         input=_found(text_in(opened(attributes.get(given)), "input"), given),
         output=_found(text_in(opened(attributes.get(taken)), "output"), taken) if kind != "tool" else None,
