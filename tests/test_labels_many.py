@@ -21,6 +21,7 @@ NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 N, DONE, EVERY = 10_000, 9_940, 200  # items, those with a label by `before`, each of these wants two labels
 LABEL = """
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from magistrate.store import Store
 from magistrate.store.labels import Answer
@@ -30,6 +31,7 @@ with Store.open(sys.argv[1]) as store:
     while (at := store.labels.claim("q", sys.argv[2], now=now, until=end)) is not None:
         assert store.labels.add("q", at, sys.argv[2], Answer(label="faithful"), revision=0, now=now)
         print(at, flush=True)
+        time.sleep(0.05)  # else one of them is done before the other has started
 """
 
 

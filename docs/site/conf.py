@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from pygments.lexers.special import TextLexer
 
 from magistrate._version import __version__
 
@@ -33,3 +36,12 @@ html_css_files = ["style.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
+
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+
+def setup(app: Sphinx) -> None:
+    """Show files of comma-separated values as they are: Pygments has no lexer for them."""
+    app.add_lexer("csv", TextLexer)
