@@ -90,7 +90,7 @@ def writing(place: str, folder: str, n: int) -> None:
     """Print how many outcomes a second a run writes: over stored samples, and over new ones."""
     chance = random.Random(0)
     samples = [sample(chance, number, labelled=True) for number in range(n)]
-    plan = RunPlan(spec=RunSpec(dataset="many"), judges=[Quick()], engine=NONE)
+    plan = RunPlan(spec=RunSpec(dataset="many"), judges=[Quick()], engine=NONE, objects=("judges",))
     kind = "PostgreSQL" if "://" in place else "SQLite"
     with Store.open(place) as store:
         rates = {}

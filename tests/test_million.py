@@ -94,7 +94,7 @@ def started(store: Store, n_total: int, **more: Any) -> str:
 
 def test_outcomes_are_committed_in_groups_and_told_after(place: str) -> None:
     n, listener = 600, Listener(place)
-    plan = RunPlan(spec=RunSpec(dataset="many"), judges=[Quick()], engine=NONE)
+    plan = RunPlan(spec=RunSpec(dataset="many"), judges=[Quick()], engine=NONE, objects=("judges",))
     with Store.open(place) as store:
         run = started(store, n, recipes={})
         asyncio.run(execute_run(store, run, plan, WorkList(samples=some(n), total=n), listener))
@@ -144,7 +144,7 @@ class Fatal(Listener):
         print(judged.outcome.sample_id, flush=True)
         if len(self.told) == 300:
             os.kill(os.getpid(), signal.SIGKILL)
-plan = RunPlan(spec=RunSpec(dataset="many"), judges=[Quick()], engine=NONE)
+plan = RunPlan(spec=RunSpec(dataset="many"), judges=[Quick()], engine=NONE, objects=("judges",))
 with Store.open(sys.argv[1]) as store:
     run = started(store, 900, recipes={})
     asyncio.run(execute_run(store, run, plan, WorkList(samples=some(900), total=900), Fatal(sys.argv[1])))
