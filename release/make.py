@@ -161,6 +161,14 @@ def bill_of_materials(made: smoke.Environment, path: Path, version: str) -> None
         raise smoke.Failed(f"{path.name} is of {root['name']} {root.get('version')}, not of {version}")
 
 
+def read_by_pyright(made: smoke.Environment) -> None:
+    """Let pyright, strict, read a project that uses the public names of the wheel."""
+    folder = made.folder / "consumer"
+    shutil.copytree(ROOT / "tests" / "consumer", folder)
+    tool = Path(sys.executable).with_name("pyright")
+    made.run([tool, "--project", folder, "--pythonpath", made.python])
+
+
 def main() -> int:
     """Build and check a release."""
     parser = argparse.ArgumentParser(
@@ -201,6 +209,8 @@ def _checked(new: str) -> tuple[list[str], list[str]]:
     with tempfile.TemporaryDirectory() as scratch:
         made = smoke.environment(sys.executable, wheel, Path(scratch) / "plain")
         print(f"in a clean environment: {smoke.first_verdicts(made, new)}", flush=True)
+        read_by_pyright(made)
+        print("pyright, strict, finds nothing in a project that uses it", flush=True)
         bill_of_materials(made, DIST / "sbom.cdx.json", new)
         plain = {
             licences.canonicalize_name(each.name): each.version

@@ -1,7 +1,8 @@
 """Another project that uses Magistrate: what its public names promise, as type checkers read it.
 
-`tests/test_consumer.py` checks this file with mypy and pyright, both strict, against the built wheel, and
-runs it. `assert_type` holds what a name returns; a line with `type: ignore` holds that a mistake is seen.
+`tests/test_consumer.py` checks this file with mypy, strict, against the built wheel and runs it;
+`make release-check` checks it with pyright, strict. `assert_type` holds what a name returns; a line with
+`type: ignore` holds that a mistake is seen.
 """
 
 from __future__ import annotations
