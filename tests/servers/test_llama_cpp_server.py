@@ -230,7 +230,7 @@ def test_a_model_is_judged_with_by_name(url: str, tmp_path: Path) -> None:
 
 
 def museum(n: int) -> list[dict[str, Any]]:
-    """Rows about a museum, each with a second answer for judges that compare."""
+    """Rows about a museum, each with two more answers for judges that compare."""
     context = ["The museum opens at nine and closes at five. Entry is free for children under twelve."]
     said = ("The museum opens at nine o'clock.", "The museum closes at eight in the evening.")
     return [
@@ -239,7 +239,7 @@ def museum(n: int) -> list[dict[str, Any]]:
             "input": "When is the museum open?",
             "output": f"{said[at % 2]} This is visit number {at}.",
             "context": context,
-            "alternatives": [said[1 - at % 2]],
+            "alternatives": [said[1 - at % 2], "It opens at nine."],
         }
         for at in range(n)
     ]
@@ -278,7 +278,10 @@ def test_every_panel_judge_keeps_its_contract_on_a_real_server(url: str, tmp_pat
     labels = {judge.info.name: judge.info.labels for judge in judges}
     for outcome in found:
         told = f"{outcome.judge}: {outcome}"
-        assert outcome.steps and outcome.usage.calls + outcome.usage.reused == len(outcome.steps), told
+        # A choice may take more than one request, so the steps are held to the calls that each has made.
+        made_by = [step.usage.calls + step.usage.reused for step in outcome.steps]
+        assert made_by and min(made_by) >= 1, told
+        assert sum(made_by) == outcome.usage.calls + outcome.usage.reused, told
         if not isinstance(outcome, Verdict):  # only what must be written may be cut off, and is no verdict
             assert isinstance(outcome, Failure) and outcome.code == "invalid_output", told
             assert outcome.judge not in WEIGHED, told

@@ -102,7 +102,7 @@ class SemanticEntropy:
         if own:
             answers = await self._draws.draw(sample, engine)
         if len(answers) < LEAST:
-            message = f"{len(answers)} answers are too few for an entropy; at least {LEAST} are needed"
+            message = f"an entropy needs at least {LEAST} answers, got {len(answers)}"
             return Abstention(sample.id, self.name, "uncertain", message)
         groups: list[list[int]] = []
         for number, answer in enumerate(answers):
