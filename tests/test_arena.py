@@ -107,6 +107,7 @@ def outcomes(report: ArenaReport, store: Path) -> list[Verdict]:
     return [each for each in found if isinstance(each, Verdict)]
 
 
+@pytest.mark.full
 def test_an_arena_stops_at_each_limit_says_what_is_left_and_goes_on(tmp_path: Path) -> None:
     path = answers(tmp_path / "a.csv")
     whole = held(path, tmp_path / "whole.db", engine())

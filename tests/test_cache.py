@@ -406,6 +406,7 @@ def test_a_verdict_from_the_cache_is_the_same_and_says_what_was_spent(
     assert [step.usage for step in warm.steps] == [REUSED] * len(cold.steps)
 
 
+@pytest.mark.full
 def test_what_a_model_writes_under_a_constraint_is_reused(engine: LocalEngine, cache: CallCache) -> None:
     shape = constraint(
         {

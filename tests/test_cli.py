@@ -570,12 +570,13 @@ def interrupted(words: list[str], wait: Callable[[], bool], signals: int) -> Don
     return Done(process.returncode, out, err)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("outcomes", "signals"),
     [
-        pytest.param(0, 1, marks=pytest.mark.full, id="loading"),
+        pytest.param(0, 1, id="loading"),
         pytest.param(2, 1, id="judging"),
-        pytest.param(2, 2, marks=pytest.mark.full, id="twice"),
+        pytest.param(2, 2, id="twice"),
     ],
 )
 def test_ctrl_c_keeps_what_is_done(

@@ -249,7 +249,8 @@ CHECKS: dict[str, Callable[[str], bool]] = {
 }
 
 
-# Seconds of computing each, by the embedded model or over many samples.
+# Each is a process of its own. Those of these pages run every day, but for those that compute for seconds.
+DAILY = {"README.md", "index.md", "judges.md"}
 SLOW = {"rubric", "a dataset", "guard", "structured generation", "classifier", "prevalence", "stack"}
 
 
@@ -259,7 +260,7 @@ def examples() -> list[Any]:
     for page in PAGES:
         for block in PYTHON.finditer(page.read_text(encoding="utf-8")):
             name, code, prints = block["name"], block["code"], block["prints"]
-            marks = [pytest.mark.full] if name in SLOW else []
+            marks = [] if page.name in DAILY and name not in SLOW else [pytest.mark.full]
             found.append(pytest.param(name, code, prints, id=f"{page.name}: {name}", marks=marks))
     return found
 

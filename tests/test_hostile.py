@@ -49,6 +49,7 @@ from magistrate.types import (
     Turn,
     Verdict,
 )
+from tiers import some
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "hostile.py"
 
@@ -301,13 +302,12 @@ def test_no_attack_changes_what_is_asked(spec: str, where: Where) -> None:
             return len(calls) >= len(expected) and set(calls) == set(expected)
         return calls == expected
 
-    assert [attack.name for attack in ATTACKS if not holds(attack)] == []
+    assert [attack.name for attack in some(ATTACKS) if not holds(attack)] == []
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("spec", TOKENIZED)
-def test_no_attack_changes_a_token_of_the_template(desk: Desk, spec: str, where: Where, every: int) -> None:
+def test_no_attack_changes_a_token_of_the_template(desk: Desk, spec: str, where: Where) -> None:
     special = {token["id"] for token in json.loads(desk.chat.json)["added_tokens"]}
 
     def tokens(prompt: Prompt) -> tuple[list[Any], int]:
@@ -318,7 +318,7 @@ def test_no_attack_changes_a_token_of_the_template(desk: Desk, spec: str, where:
 
     expected = [tokens(prompt) for prompt in asked(spec)[0].prompts]
     assert all(specials >= 5 for _, specials in expected)  # two turns and the beginning of a third
-    for attack in ATTACKS[::every]:
+    for attack in some(ATTACKS):
         assert [tokens(prompt) for prompt in asked(spec, attack, where)[0].prompts] == expected, attack.name
 
 

@@ -327,6 +327,7 @@ def test_a_label_given_with_the_verdict_in_sight_says_nothing_about_the_judge(st
 # --- files ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_labels_go_out_as_agree_reads_them_and_come_back_the_same(store: Store, tmp_path: Path) -> None:
     queue = queue_over(store, policy="uniform", double=1.0)
     label_all(store, queue, "ana", most=20)

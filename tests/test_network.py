@@ -159,6 +159,7 @@ def watch(tmp_path: Path, model_folder: Path) -> Watch:
     return Watch(tmp_path, model_folder)
 
 
+@pytest.mark.full
 def test_a_run_by_both_judges_reaches_no_other_machine(watch: Watch, tmp_path: Path) -> None:
     data = tmp_path / "samples.jsonl"
     data.write_text("".join(json.dumps(sample) + "\n" for sample in SAMPLES))

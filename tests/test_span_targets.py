@@ -492,7 +492,7 @@ SPANS = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(st.lists(SPANS, max_size=6))
 def test_no_spans_make_it_raise(spans: list[Span]) -> None:
     for target in targets(spans, ("answer", "call")):

@@ -29,6 +29,7 @@ from magistrate.store.codec import sample_body
 from magistrate.store.datasets import Spool, StoredSource, keep_content, open_dataset
 from magistrate.store.difference import LINE, difference
 from magistrate.types import Recipe, Sample, Span, Turn, Verdict
+from tiers import tries
 
 NOON = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 TABLES = ("samples", "dataset_contents", "dataset_samples", "dataset_versions")
@@ -115,7 +116,7 @@ def samples(draw: st.DrawFn) -> Sample:
 lists = st.lists(samples(), min_size=1, max_size=4, unique_by=lambda sample: sample.id)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(lists)
 def test_what_comes_out_is_what_went_in(shared: Store, given_samples: list[Sample]) -> None:
     added = shared.add_dataset("any", iter(given_samples), source="test")

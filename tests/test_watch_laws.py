@@ -28,6 +28,7 @@ from magistrate.store.schema import targets
 from magistrate.types import Abstention, Sample
 from magistrate.watch.worker import Watcher
 from postgres import Server
+from tiers import tries
 from watched import Clock, Obedient, answer, plan, rules, watcher
 
 RULES = (
@@ -144,7 +145,7 @@ def lived(place: str | Path, happened: Sequence[Sequence[Any]]) -> None:
         world.heals()
 
 
-@settings(max_examples=15)
+@settings(max_examples=tries(15))
 @example(BACK_AND_FORTH)
 @given(events)
 def test_whatever_happens_every_target_has_one_decision_and_nothing_is_judged_twice(
