@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
@@ -16,7 +16,7 @@ from magistrate import _async
 from magistrate.engines.base import Engine
 from magistrate.errors import EngineBusy, EngineGone, StoreError
 from magistrate.store import Store
-from magistrate.store.decisions import Change, Leased
+from magistrate.store.decisions import Settled
 from magistrate.store.traces import Traces
 from magistrate.types import Outcome, Sample
 from magistrate.watch.worker import Watcher
@@ -256,7 +256,7 @@ class Killed(BaseException):
 class DiesBetween(Traces):
     """Dies when it is to store what a judge has answered."""
 
-    def settle(self, *_: object) -> bool:
+    def settle(self, settled: Sequence[Settled]) -> list[bool]:
         raise Killed
 
 
@@ -304,8 +304,8 @@ def test_what_kills_its_workers_is_taken_alone_and_fails_in_the_end(store: Store
 class Unheard(Traces):
     """Of a process that ends at once: what it had in work it does not give back."""
 
-    def settle(self, leased: Leased, change: Change, outcome: tuple[str, Outcome] | None = None) -> bool:
-        return change.reason == "interrupted" or super().settle(leased, change, outcome)
+    def settle(self, settled: Sequence[Settled]) -> list[bool]:
+        return super().settle([each for each in settled if each.change.reason != "interrupted"])
 
 
 def test_a_trace_that_cannot_be_read_has_failed_until_it_can(
@@ -356,11 +356,11 @@ def test_an_answer_after_the_lease_is_not_stored(place: str, store: Store, clock
         heir = watcher(other, rules(RULE), clock, Obedient(lambda sample: 0.1))
 
         class Slow(Traces):
-            def settle(self, *told: object) -> bool:  # another takes over before this one is ready
+            def settle(self, settled: Sequence[Settled]) -> list[bool]:  # another takes over before
                 clock.pass_(seconds=121)
                 while _step(heir):
                     pass
-                return super().settle(*told)  # type: ignore[arg-type]
+                return super().settle(settled)
 
         slow = watcher(store, rules(RULE), clock, Obedient(lambda sample: 0.9))
         slow._traces = Slow(store.traces._writing, store.traces._reading)
