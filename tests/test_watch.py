@@ -314,7 +314,7 @@ def test_a_trace_that_cannot_be_read_has_failed_until_it_can(
     worker = watcher(store, rules(RULE), clock, judge())
     store.traces.put(answer(1)[1:], clock())
     with monkeypatch.context() as patched:
-        patched.setattr("magistrate.watch.worker.targets", lambda *_: 1 / 0)
+        patched.setattr("magistrate.watch.reading.targets", lambda *_: 1 / 0)
         settled(store, clock, worker, seconds=400)
     (decided,) = store.traces.decisions("all")
     assert (decided.state, decided.reason) == (
@@ -325,7 +325,7 @@ def test_a_trace_that_cannot_be_read_has_failed_until_it_can(
     settled(store, clock, worker)
     assert states(store)["judged"] == 1
     with monkeypatch.context() as patched:  # what was taken before stands
-        patched.setattr("magistrate.watch.worker.targets", lambda *_: 1 / 0)
+        patched.setattr("magistrate.watch.reading.targets", lambda *_: 1 / 0)
         store.traces.put(answer(1, "Another answer."), clock())
         settled(store, clock, worker, seconds=400)
     assert states(store)["judged"] == 1

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from magistrate import _async, _logging
-from magistrate.datasets.spans.targets import Target, targets
 from magistrate.errors import EngineError, InputError, MissingPackage, ModelError, SpecError, StoreError
 from magistrate.judges.base import Judge
 from magistrate.runs.execute import Judged, stream_groups
@@ -39,7 +38,7 @@ from magistrate.store.traces import Content, Read
 from magistrate.types import Failure, Outcome, Sample
 from magistrate.watch import decisions
 from magistrate.watch.edits import in_force, plans_of
-from magistrate.watch.events import with_events
+from magistrate.watch.reading import find, read_again
 from magistrate.watch.rules import Rule
 
 MOST_WAIT = 300.0  # seconds after which a trace is read even if its root has not ended
@@ -226,7 +225,7 @@ class Watcher:
         early = self._traces.lacking(rule.target, record.since, AT_ONCE, only_read=True)
         for some in _batches(early, READ_TOGETHER):
             read = [each for each in self._traces.content(some) if not each.is_unread]
-            found = [_read_again(each, rule.target) for each in read]
+            found = [read_again(each, rule.target, lambda _: ()) for each in read]
             self._traces.read(found, now)
         covered = self._traces.cover(record, rule.target, self._decide_now(rule), now, AT_ONCE)
         if len(early) < AT_ONCE and covered < AT_ONCE:
@@ -238,11 +237,11 @@ class Watcher:
         kinds = {rule.target for rule in (*self._file.values(), *self._current.values())}
         done = 0
         for some in _batches(trace_ids, READ_TOGETHER):
-            unread = [each for each in self._traces.content(some) if each.is_unread]
-            found = [
-                _find(each, {*kinds, *each.kinds}, self._decide_read(each, whole), self._clock())
-                for each in unread
-            ]
+            now, found = self._clock(), []
+            for each in self._traces.content(some):
+                if each.is_unread:
+                    looked_for, seen = find(each, {*kinds, *each.kinds})
+                    found.append(Read(each, looked_for, seen, self._decide_read(each, whole), now))
             done += self._traces.read(found, self._clock())
         return done
 
@@ -510,30 +509,5 @@ def _storable(each: Judged, among: Sequence[Judged], error: InputError) -> Judge
     return replace(each, outcome=replace(failure, usage=outcome.usage, seconds=outcome.seconds))
 
 
-def _find(content: Content, wanted: Iterable[str], decide: Decide, seen_at: datetime) -> Read:
-    """Look for these kinds of targets in a trace. If it cannot be read, those found before are kept."""
-    kinds = sorted(wanted)
-    try:
-        found = targets(with_events(content.spans), kinds)
-    except Exception as error:  # one bad trace must not stop the others
-        told = _logging.error_text(error)
-        _log.warning("trace.unreadable", trace=content.trace_id, error=told)
-        kinds = [kind for kind in kinds if not (content.known and kind in content.kinds)]
-        found = [_unreadable(content, kind, told) for kind in kinds]
-    return Read(content, kinds, found, decide, seen_at)
-
-
-def _read_again(content: Content, kind: str) -> Read:
-    """Look for a kind of target in a trace that was read for others. It was seen when its spans came."""
-    return _find(content, [kind], lambda _: (), content.last_at)
-
-
 def _batches(items: Sequence[str], size: int) -> Iterable[Sequence[str]]:
     return (items[begin : begin + size] for begin in range(0, len(items), size))
-
-
-def _unreadable(unread: Content, kind: str, told: str) -> Target:
-    """Return a failed target for a trace that cannot be read, so that it is counted."""
-    first = next((span for span in unread.spans if span.parent_id is None), unread.spans[0])
-    why = f"the trace cannot be read: {told}"
-    return Target(unread.trace_id, first.span_id, kind, first.name, None, "failed", why)
