@@ -18,9 +18,9 @@ from magistrate.errors import EngineBusy, EngineGone, StoreError
 from magistrate.store import Store
 from magistrate.store.decisions import Settled
 from magistrate.store.traces import Traces
-from magistrate.types import Outcome, Sample
+from magistrate.types import Outcome, Sample, Verdict
 from magistrate.watch.worker import Watcher
-from watched import NOON, Clock, Obedient, answer, rules, watcher
+from watched import NOON, Clock, Obedient, answer, plan, rules, watcher
 
 RULE = "name: all\njudges: [novelty]"
 RATES = {"tenth": ".1", "third": "{rate: .3}"}
@@ -396,6 +396,55 @@ def test_a_lease_that_cannot_be_renewed_once_is_renewed_next_time(store: Store, 
     store.traces.put(answer(1), clock())
     settled(store, clock, worker)
     assert states(store) == {"judged": 1} and renewed[:3] == [False, True, True]
+
+
+def test_a_slow_rule_delays_no_other(store: Store, clock: Clock) -> None:
+    begun, free = asyncio.Event(), asyncio.Event()
+
+    class Slow(Obedient):
+        async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+            begun.set()
+            await free.wait()
+            return await super().judge(sample, engine)
+
+    these = rules("name: slow\njudges: [novelty]\nquiet: 0s", "name: quick\njudges: [novelty]\nquiet: 0s")
+    plans = {"slow": [plan(Slow(lambda _: 0.9))], "quick": [plan(judge())]}
+    worker = Watcher(store, these, clock=clock, randomness=random.Random(1), plans=plans)
+    worker.register()
+
+    async def until(rule: str, n: int) -> None:
+        while states(store, rule).get("judged", 0) < n:  # noqa: ASYNC110 (a store tells nobody)
+            await asyncio.sleep(0.01)
+
+    async def watched() -> None:
+        async with asyncio.timeout(20):
+            running = asyncio.create_task(worker.run(poll=0.01))
+            store.traces.put(answer(1), clock())
+            await begun.wait()
+            store.traces.put(answer(2), clock())
+            await until("quick", 2)
+            assert states(store, "slow").get("judged", 0) == 0
+            free.set()
+            await until("slow", 2)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    _async.run(watched())
+
+
+def test_what_cannot_be_stored_fails_and_takes_nothing_with_it(store: Store, clock: Clock) -> None:
+    def said(sample: Sample) -> object:
+        details = {"of": object()} if sample.id.startswith(f"{2:032x}") else {}
+        return Verdict(sample.id, "obedient", "hallucinated", 0.9, details=details)
+
+    worker = watcher(store, rules(RULE), clock, Obedient(said))
+    for number in range(4):
+        store.traces.put(answer(number), clock())
+    settled(store, clock, worker)
+    assert states(store) == {"judged": 3, "retrying": 1}
+    for _ in range(3):
+        settled(store, clock, worker, seconds=100)
+    assert states(store) == {"judged": 3, "failed": 1}
 
 
 def _step(worker: Watcher) -> bool:

@@ -345,7 +345,9 @@ def settle_all(
                 "lease_until": row.lease_until if change.kept else None,
             }
         )
-        for destination in change.send_to if outcome is not None else ():
+        if outcome is None:
+            continue
+        for destination in change.send_to:
             of = (row.rule, row.target, outcome.judge)
             about: dict[str, Any] = {"target": row.target, "outcome_id": outcome_id}
             messages.append(outbox.message(destination, of, change.now, body={"by": change.by}, **about))

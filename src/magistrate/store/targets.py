@@ -88,8 +88,7 @@ def target_from(row: Row[Any]) -> TargetRecord:
     )
 
 
-_BY_ID = bindparam("of_id")
-_CHANGING = update(targets).where(targets.c.id == _BY_ID)
+_CHANGING = update(targets).where(targets.c.id == bindparam("of_id"))
 
 
 def take(

@@ -46,6 +46,7 @@ LEASE = 120.0  # seconds; it is renewed while its work is in progress
 AT_ONCE = 100  # traces read, and targets decided on, before anything is judged
 READ_TOGETHER = 25  # traces in memory at once
 COVER_EVERY = 10.0  # seconds between searches for targets without a decision
+COVER_PAUSE = 50  # that pause as a multiple of what the search takes, in a store of millions
 BATCHES = 4  # leased at once, as a multiple of the rule's concurrency
 QUICK = 1.0  # seconds for a batch, below which the next one is larger
 MOST_LEASED = 256  # at once, by one worker
@@ -116,7 +117,7 @@ class Watcher:
         self._most_wait = most_wait
         self._lease = lease
         self._send_to = tuple(send_to)
-        self._covered: dict[str, datetime] = {}  # when nothing was left without a decision of a rule
+        self._cover_at: dict[str, datetime] = {}  # when to look for targets without a decision, by rule
         self._most: dict[str, int] = {}  # leased at once, by rule
 
     def register(self, since: datetime | None = None) -> None:
@@ -128,7 +129,7 @@ class Watcher:
     def _register(self, rule: Rule, since: datetime | None = None) -> None:
         record = self._traces.register(rule.name, rule.plain(), rule.digest, self._clock(), since)
         self._records[rule.name] = record
-        self._covered.pop(rule.name, None)
+        self._cover_at.pop(rule.name, None)
 
     def _take_edits(self) -> None:
         """Take over what was saved on the page since the last call."""
@@ -143,7 +144,7 @@ class Watcher:
                 self._plans.pop(name, None)
         self._current = {name: each.rule for name, each in found.items()}
         self._rules = {name: each.rule for name, each in found.items() if each.enabled}
-        self._covered.clear()
+        self._cover_at.clear()
         self._edits = edits
 
     async def prepare(self) -> None:
@@ -211,8 +212,7 @@ class Watcher:
         for rule in self._rules.values():
             record, decide = self._records[rule.name], self._decide_now(rule)
             done.decided += self._traces.wake(record, decide, self._clock(), AT_ONCE)
-            covered_at = self._covered.get(rule.name)
-            if covered_at is None or (now - covered_at).total_seconds() >= COVER_EVERY:
+            if rule.name not in self._cover_at or now >= self._cover_at[rule.name]:
                 done.decided += self._cover(rule)
             done.decided += self._give_up(rule)
         return done
@@ -221,7 +221,7 @@ class Watcher:
         """Decide on a batch of targets without a decision of this rule, as of traces that were read before
         there was the rule, or by a worker that does not have it.
         """
-        now, record = self._clock(), self._records[rule.name]
+        now, record, begun = self._clock(), self._records[rule.name], time.monotonic()
         early = self._traces.lacking(rule.target, record.since, AT_ONCE, only_read=True)
         for some in _batches(early, READ_TOGETHER):
             read = [each for each in self._traces.content(some) if not each.is_unread]
@@ -229,7 +229,8 @@ class Watcher:
             self._traces.read(found, now)
         covered = self._traces.cover(record, rule.target, self._decide_now(rule), now, AT_ONCE)
         if len(early) < AT_ONCE and covered < AT_ONCE:
-            self._covered[rule.name] = now
+            pause = max(COVER_EVERY, COVER_PAUSE * (time.monotonic() - begun))
+            self._cover_at[rule.name] = now + timedelta(seconds=pause)
         return len(early) + covered
 
     def _read(self, trace_ids: Sequence[str], *, whole: bool = False) -> int:
@@ -379,7 +380,7 @@ class Watcher:
             if not held or not each_settled.change.kept:
                 del work[sample_id]
             else:
-                work[sample_id].asked = list(each_settled.change.asked)
+                work[sample_id].asked = list(map(dict, each_settled.change.asked))
 
     def _change(
         self, rule: Rule, judge: Judge, plan: RunPlan, each: _Work, chance: float, outcome: Outcome
