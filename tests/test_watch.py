@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
@@ -16,11 +16,11 @@ from magistrate import _async
 from magistrate.engines.base import Engine
 from magistrate.errors import EngineBusy, EngineGone, StoreError
 from magistrate.store import Store
-from magistrate.store.decisions import Change, Leased
+from magistrate.store.decisions import Settled
 from magistrate.store.traces import Traces
-from magistrate.types import Outcome, Sample
+from magistrate.types import Outcome, Sample, Verdict
 from magistrate.watch.worker import Watcher
-from watched import NOON, Clock, Obedient, answer, rules, watcher
+from watched import NOON, Clock, Obedient, answer, plan, rules, watcher
 
 RULE = "name: all\njudges: [novelty]"
 RATES = {"tenth": ".1", "third": "{rate: .3}"}
@@ -256,7 +256,7 @@ class Killed(BaseException):
 class DiesBetween(Traces):
     """Dies when it is to store what a judge has answered."""
 
-    def settle(self, *_: object) -> bool:
+    def settle(self, settled: Sequence[Settled]) -> list[bool]:
         raise Killed
 
 
@@ -304,8 +304,8 @@ def test_what_kills_its_workers_is_taken_alone_and_fails_in_the_end(store: Store
 class Unheard(Traces):
     """Of a process that ends at once: what it had in work it does not give back."""
 
-    def settle(self, leased: Leased, change: Change, outcome: tuple[str, Outcome] | None = None) -> bool:
-        return change.reason == "interrupted" or super().settle(leased, change, outcome)
+    def settle(self, settled: Sequence[Settled]) -> list[bool]:
+        return super().settle([each for each in settled if each.change.reason != "interrupted"])
 
 
 def test_a_trace_that_cannot_be_read_has_failed_until_it_can(
@@ -314,7 +314,7 @@ def test_a_trace_that_cannot_be_read_has_failed_until_it_can(
     worker = watcher(store, rules(RULE), clock, judge())
     store.traces.put(answer(1)[1:], clock())
     with monkeypatch.context() as patched:
-        patched.setattr("magistrate.watch.worker.targets", lambda *_: 1 / 0)
+        patched.setattr("magistrate.watch.reading.targets", lambda *_: 1 / 0)
         settled(store, clock, worker, seconds=400)
     (decided,) = store.traces.decisions("all")
     assert (decided.state, decided.reason) == (
@@ -325,7 +325,7 @@ def test_a_trace_that_cannot_be_read_has_failed_until_it_can(
     settled(store, clock, worker)
     assert states(store)["judged"] == 1
     with monkeypatch.context() as patched:  # what was taken before stands
-        patched.setattr("magistrate.watch.worker.targets", lambda *_: 1 / 0)
+        patched.setattr("magistrate.watch.reading.targets", lambda *_: 1 / 0)
         store.traces.put(answer(1, "Another answer."), clock())
         settled(store, clock, worker, seconds=400)
     assert states(store)["judged"] == 1
@@ -356,11 +356,11 @@ def test_an_answer_after_the_lease_is_not_stored(place: str, store: Store, clock
         heir = watcher(other, rules(RULE), clock, Obedient(lambda sample: 0.1))
 
         class Slow(Traces):
-            def settle(self, *told: object) -> bool:  # another takes over before this one is ready
+            def settle(self, settled: Sequence[Settled]) -> list[bool]:  # another takes over before
                 clock.pass_(seconds=121)
                 while _step(heir):
                     pass
-                return super().settle(*told)  # type: ignore[arg-type]
+                return super().settle(settled)
 
         slow = watcher(store, rules(RULE), clock, Obedient(lambda sample: 0.9))
         slow._traces = Slow(store.traces._writing, store.traces._reading)
@@ -396,6 +396,55 @@ def test_a_lease_that_cannot_be_renewed_once_is_renewed_next_time(store: Store, 
     store.traces.put(answer(1), clock())
     settled(store, clock, worker)
     assert states(store) == {"judged": 1} and renewed[:3] == [False, True, True]
+
+
+def test_a_slow_rule_delays_no_other(store: Store, clock: Clock) -> None:
+    begun, free = asyncio.Event(), asyncio.Event()
+
+    class Slow(Obedient):
+        async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+            begun.set()
+            await free.wait()
+            return await super().judge(sample, engine)
+
+    these = rules("name: slow\njudges: [novelty]\nquiet: 0s", "name: quick\njudges: [novelty]\nquiet: 0s")
+    plans = {"slow": [plan(Slow(lambda _: 0.9))], "quick": [plan(judge())]}
+    worker = Watcher(store, these, clock=clock, randomness=random.Random(1), plans=plans)
+    worker.register()
+
+    async def until(rule: str, n: int) -> None:
+        while states(store, rule).get("judged", 0) < n:  # noqa: ASYNC110 (a store tells nobody)
+            await asyncio.sleep(0.01)
+
+    async def watched() -> None:
+        async with asyncio.timeout(20):
+            running = asyncio.create_task(worker.run(poll=0.01))
+            store.traces.put(answer(1), clock())
+            await begun.wait()
+            store.traces.put(answer(2), clock())
+            await until("quick", 2)
+            assert states(store, "slow").get("judged", 0) == 0
+            free.set()
+            await until("slow", 2)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    _async.run(watched())
+
+
+def test_what_cannot_be_stored_fails_and_takes_nothing_with_it(store: Store, clock: Clock) -> None:
+    def said(sample: Sample) -> object:
+        details = {"of": object()} if sample.id.startswith(f"{2:032x}") else {}
+        return Verdict(sample.id, "obedient", "hallucinated", 0.9, details=details)
+
+    worker = watcher(store, rules(RULE), clock, Obedient(said))
+    for number in range(4):
+        store.traces.put(answer(number), clock())
+    settled(store, clock, worker)
+    assert states(store) == {"judged": 3, "retrying": 1}
+    for _ in range(3):
+        settled(store, clock, worker, seconds=100)
+    assert states(store) == {"judged": 3, "failed": 1}
 
 
 def _step(worker: Watcher) -> bool:

@@ -15,7 +15,8 @@ from psycopg import sql
 from magistrate import _async
 from magistrate.datasets.spans.targets import targets
 from magistrate.store import Store
-from magistrate.store.decisions import Change, Draft, TargetRecord
+from magistrate.store.decisions import Change, Draft, Settled, TargetRecord
+from magistrate.store.traces import Read
 from magistrate.types import Verdict
 from postgres import Server
 from watched import NOON, Clock, Obedient, answer, rules, watcher
@@ -99,7 +100,7 @@ def test_a_span_of_a_trace_that_is_deleted_meanwhile_is_kept(postgres: Server, u
     assert found == [1, 1]
     with Store.open(url) as store:
         assert store.traces.trace(TRACE) == [root]
-        assert store.traces.unread(TRACE) is not None
+        assert [each.is_unread for each in store.traces.content([TRACE])] == [True]
 
 
 def test_a_trace_is_deleted_while_its_verdict_is_stored(postgres: Server, url: str) -> None:
@@ -114,13 +115,13 @@ def test_a_trace_is_deleted_while_its_verdict_is_stored(postgres: Server, url: s
         assert record is not None
         store.traces.put(answer(1, "Bern has more."), clock())
         clock.pass_(seconds=10)
-        worker._read(TRACE)
+        worker._read([TRACE])
         (leased,) = store.traces.lease(record, "mine", clock.now.replace(year=2027), clock(), lambda *_: 9)
         leased = replace(leased, sample=replace(leased.sample, id=f"{TRACE}.{'a' * 16}.2"))
         change = Change(state="judged", now=NOON, asked=[{"judge": "obedient", "kind": "verdict"}])
         said = Verdict(leased.sample.id, "obedient", "hallucinated", 0.9)
         work = (
-            lambda store: store.traces.settle(leased, change, (run.id, said)),
+            lambda store: store.traces.settle([Settled(leased, change, run.id, said)])[0],
             lambda store: store.trace_deletion.delete(TRACE).traces,
         )
         held = "SELECT FROM spending FOR UPDATE"
@@ -136,9 +137,9 @@ def test_of_what_is_being_deleted_nothing_is_decided(postgres: Server, url: str)
         watcher(store, rules(RULE), clock, Obedient(lambda _: 0.9))
         for number in (1, 2):
             store.traces.put(answer(number), clock())
-            unread = store.traces.unread(f"{number:032x}")
-            assert unread is not None
-            store.traces.read(unread, targets(unread.spans, ("answer",)), lambda _: (), clock())
+            (content,) = store.traces.content([f"{number:032x}"])
+            found = targets(content.spans, ("answer",))
+            store.traces.read([Read(content, ["answer"], found, lambda _: (), clock())], clock())
         record = store.traces.rule("all")
         assert record is not None
 

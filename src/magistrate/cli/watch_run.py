@@ -177,10 +177,11 @@ def _with_dicts(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _targets(rule: Rule, spans: Sequence[Span], since: datetime | None, place: str) -> Iterator[TargetRecord]:
     """Yield the targets a rule would decide on: those of a file and, with `since`, stored ones."""
+    from magistrate.api.rule_estimate import undecided_targets
     from magistrate.datasets.spans.targets import targets
     from magistrate.store import Store
     from magistrate.store.connection import exists
-    from magistrate.store.traces import record_of
+    from magistrate.store.targets import record_of
 
     traces: dict[str, list[Span]] = {}
     for span in spans:
@@ -189,7 +190,7 @@ def _targets(rule: Rule, spans: Sequence[Span], since: datetime | None, place: s
         yield from (record_of(target, datetime.now(UTC)) for target in targets(each, (rule.target,)))
     if since is not None and exists(place):
         with Store.open(place) as store:
-            yield from store.traces.undecided(rule.name, rule.digest, rule.target, since)
+            yield from undecided_targets(store, rule, since)
 
 
 # --- output ----------------------------------------------------------------------------------------

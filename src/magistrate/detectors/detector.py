@@ -85,11 +85,14 @@ class Detection:
 
 
 class Detector:
-    """The detector in a folder. Only one pass runs at a time, on all cores."""
+    """The detector in a folder.
+
+    Each pass uses all cores, but not all of the time: as many passes run at once as there are cores.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
-        self._turn = _fork.PerProcess(threading.Lock)
+        self._turn = _fork.PerProcess(lambda: threading.Semaphore(available_cores()))
         self._turn.get()
         self._networks = _fork.PerProcess(self._load)
 

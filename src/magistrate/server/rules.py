@@ -16,7 +16,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from magistrate.api.rule_estimate import estimate_rule
+from magistrate.api.rule_estimate import estimate_rule, undecided_targets
 from magistrate.errors import MagistrateError, SpecError
 from magistrate.report.estimate import Estimate, dollars, notes
 from magistrate.server.responses import link, page
@@ -249,7 +249,7 @@ def change_rule(
 
 def _estimate(store: Store, rule: Rule, since: datetime) -> tuple[Mapping[str, int], list[Estimate]]:
     """Return how many answers since a moment would be in each state, and what judging them would take."""
-    found = store.traces.undecided(rule.name, rule.digest, rule.target, since, MOST_ESTIMATED + 1)
+    found = undecided_targets(store, rule, since, MOST_ESTIMATED + 1)
     if len(found) > MOST_ESTIMATED:
         raise SpecError(
             f"these are more than {MOST_ESTIMATED:,} answers; on a machine with the store run: "

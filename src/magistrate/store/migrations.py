@@ -500,6 +500,17 @@ _COMMENTS = (
 # Which samples of a run share their sources, so that a report of many samples does not read them.
 _CONTEXTS = ("ALTER TABLE run_samples ADD COLUMN context BIGINT", number_contexts)
 
+# Which kinds of targets were looked for in a trace, as bits. Where there are none, they are looked for again.
+_KINDS = (
+    "ALTER TABLE traces ADD COLUMN kinds BIGINT NOT NULL DEFAULT 0",
+    *(
+        f"""UPDATE traces SET kinds = kinds + {bit} WHERE EXISTS (
+            SELECT 1 FROM targets WHERE targets.trace_id = traces.id AND targets.kind = '{kind}'
+        )"""
+        for bit, kind in ((1, "answer"), (2, "call"))
+    ),
+)
+
 MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _FIRST,
     _COUNTS,
@@ -515,6 +526,7 @@ MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _RULE_EDITS,
     _COMMENTS,
     _CONTEXTS,
+    _KINDS,
 )
 LATEST = len(MIGRATIONS)
 

@@ -165,8 +165,7 @@ class Outbox(StorePart):
         ]
 
 
-def put(
-    connection: Connection,
+def message(
     destination: str,
     of: Sequence[str],
     now: datetime,
@@ -174,9 +173,9 @@ def put(
     body: Mapping[str, Any],
     target: str | None = None,
     outcome_id: int | None = None,
-) -> None:
-    """Enqueue a message to a destination, replacing an earlier one `of` the same thing."""
-    row = {
+) -> dict[str, Any]:
+    """Return a message to a destination, to `put`."""
+    return {
         "key": sha256("\0".join((destination, *of)).encode("utf-8", "surrogatepass")).hexdigest(),
         "destination": destination,
         "state": WAITING,
@@ -190,8 +189,15 @@ def put(
         "lease": None,
         "lease_until": None,
     }
-    storing = insert_or(connection, outbox).values(row)
-    connection.execute(storing.on_conflict_do_update(index_elements=["key"], set_=row))
+
+
+def put(connection: Connection, messages: Sequence[dict[str, Any]]) -> None:
+    """Enqueue messages, each replacing an earlier one of the same thing to the same destination."""
+    if not messages:
+        return
+    storing = insert_or(connection, outbox)
+    new = {name: storing.excluded[name] for name in messages[0]}
+    connection.execute(storing.on_conflict_do_update(index_elements=["key"], set_=new), messages)
 
 
 def _due(destination: str, now: datetime) -> tuple[ColumnElement[bool], ...]:

@@ -81,11 +81,16 @@ def replace_failures(connection: Connection, run_id: str, rows: Sequence[dict[st
     """Delete the earlier failure of each row's sample and judge, if any. The row counts as one more
     attempt, and its usage includes that of the deleted one.
     """
-    for row in rows:
-        earlier = select(outcomes.c.id, outcomes.c.attempt, *SPENT).join(run_samples)
-        earlier = earlier.with_for_update(of=outcomes)
-        earlier = earlier.where(*_pair(run_id, row["of_sample"], row["judge"]), outcomes.c.kind == "failure")
-        if found := connection.execute(earlier).one_or_none():
+    earlier = select(run_samples.c.sample_id, outcomes.c.judge, outcomes.c.id, outcomes.c.attempt, *SPENT)
+    earlier = earlier.join_from(outcomes, run_samples).with_for_update(of=outcomes)
+    earlier = earlier.where(
+        outcomes.c.run_id == run_id,
+        run_samples.c.sample_id.in_({row["of_sample"] for row in rows}),
+        outcomes.c.kind == "failure",
+    )
+    failures = {(each.sample_id, each.judge): each for each in connection.execute(earlier)}
+    for row in rows if failures else ():
+        if found := failures.pop((row["of_sample"], row["judge"]), None):
             connection.execute(delete(outcomes).where(outcomes.c.id == found.id))
             row["attempt"] = found.attempt + 1
             for column in SPENT:

@@ -258,6 +258,7 @@ traces = Table(
     Column("ended", BigInteger, nullable=False),
     Column("changed", BigInteger, nullable=False),
     Column("read", BigInteger, nullable=False),
+    Column("kinds", BigInteger, nullable=False, server_default="0"),
     Index("traces_last", "last_at"),
 )
 Index(

@@ -12,15 +12,13 @@ applications stay in the spans.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from hashlib import sha256
 from itertools import islice
 from typing import Any
 
 from sqlalchemy import (
     Connection,
-    Row,
     and_,
     bindparam,
     case,
@@ -34,67 +32,79 @@ from sqlalchemy import (
 
 from magistrate.datasets.spans.span import Span
 from magistrate.datasets.spans.targets import Target
-from magistrate.store import outbox
-from magistrate.store.codec import dumps, loads, sample_body, sample_from
+from magistrate.store.codec import dumps, loads
 from magistrate.store.decisions import (
     DUE,
     SUPERSEDED,
     UNDECIDED,
     WEEK,
-    Change,
     Decide,
     Decision,
     Hour,
     Leased,
     RuleRecord,
-    Spent,
+    Settled,
     TargetRecord,
     add_decisions,
-    add_spending,
     decide_again,
     decision_from,
     due_of,
     hours_of,
-    keep_outcome,
-    key_of,
     leased_from,
     note_lost,
     of_rule,
     outdate,
     rule_from,
-    supersede,
+    settle_all,
 )
+from magistrate.store.outcomes import prepared
 from magistrate.store.schema import (
     Instant,
     StorePart,
     decisions,
     insert_or,
-    of_row,
     rules,
     spans,
     stop_writers,
     targets,
     traces,
 )
-from magistrate.types import Outcome, Sample
+from magistrate.store.targets import bits_of, kinds_of, record_of, take, target_from
 
 SPANS_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
-    """A trace with unread spans, which include all changes up to number `changed`.
+class Content:
+    """A trace with its spans, which include all changes up to number `changed`.
 
-    `known` is true if targets were extracted from it before.
+    It is unread if it has changed since it was read. `known` is true if it has targets; `kinds` are those
+    that were looked for in it before.
     """
 
     trace_id: str
     changed: int
+    is_unread: bool
     ended: bool
     since: datetime
     last_at: datetime
     spans: tuple[Span, ...]
     known: bool
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was found in a trace when targets of these `kinds` were looked for, and how to decide on it.
+
+    The trace keeps its targets of other kinds. `seen_at` is the time of targets that are new.
+    """
+
+    content: Content
+    kinds: Sequence[str]
+    found: Sequence[Target]
+    decide: Decide
+    seen_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +133,7 @@ class Traces(StorePart):
     def trace(self, trace_id: str) -> list[Span]:
         """Return the spans of a trace by start time; empty if there is no such trace."""
         with self._reading() as connection:
-            return _spans_of(connection, trace_id)
+            return _spans_of(connection, [trace_id])[trace_id]
 
     def ready(self, now: datetime, quiet_s: float, most_s: float, limit: int) -> list[str]:
         """Return ids of traces that are ready to be read, oldest first.
@@ -138,65 +148,90 @@ class Traces(StorePart):
         with self._reading() as connection:
             return list(connection.scalars(asked.order_by(traces.c.since, traces.c.id).limit(limit)))
 
-    def unread(self, trace_id: str) -> Unread | None:
-        """Return the current content of a trace, None if nothing of it is unread."""
+    def content(self, trace_ids: Sequence[str]) -> list[Content]:
+        """Return the current content of traces, the oldest first."""
+        asked = select(traces).where(traces.c.id.in_(trace_ids))
+        any_target = select(targets.c.trace_id).where(targets.c.trace_id.in_(trace_ids), targets.c.gone == 0)
         with self._reading() as connection:
-            row = connection.execute(select(traces).where(traces.c.id == trace_id)).one_or_none()
-            if row is None or row.changed <= row.read:
-                return None
-            found = tuple(_spans_of(connection, trace_id))
-            any_target = select(targets.c.id).where(targets.c.trace_id == trace_id, targets.c.gone == 0)
-            known = connection.execute(any_target.limit(1)).one_or_none() is not None
-        return Unread(
-            trace_id=trace_id,
-            changed=row.changed,
-            ended=bool(row.ended),
-            since=row.since,
-            last_at=row.last_at,
-            spans=found,
-            known=known,
-        )
+            rows = connection.execute(asked.order_by(traces.c.since, traces.c.id)).all()
+            found = _spans_of(connection, [row.id for row in rows])
+            known = set(connection.scalars(any_target.distinct()))
+        return [
+            Content(
+                trace_id=row.id,
+                changed=row.changed,
+                is_unread=row.changed > row.read,
+                ended=bool(row.ended),
+                since=row.since,
+                last_at=row.last_at,
+                spans=tuple(found[row.id]),
+                known=row.id in known,
+                kinds=kinds_of(row.kinds),
+            )
+            for row in rows
+        ]
 
     # --- targets and what is decided of them at first -------------------------------------------
 
-    def read(self, unread: Unread, found: Sequence[Target] | None, decide: Decide, now: datetime) -> bool:
-        """Store a trace's targets, with each rule's decision. False if another process was first.
+    def lacking(self, kind: str, since: datetime, limit: int | None, *, only_read: bool = False) -> list[str]:
+        """Return ids of traces with spans since a moment in which this kind of target was not looked for.
 
-        A target whose content changed gets a new revision. Decisions on the previous revision become
-        superseded and keep their judges' results. With `found` None the targets stay as they are.
+        With `only_read`, without traces that are still to be read anyway.
         """
+        asked = select(traces.c.id).where(traces.c.last_at >= since)
+        asked = asked.where(traces.c.kinds.bitwise_and(bits_of([kind])) == 0)
+        if only_read:
+            asked = asked.where(traces.c.changed <= traces.c.read)
+        with self._reading() as connection:
+            return list(connection.scalars(asked.order_by(traces.c.last_at, traces.c.id).limit(limit)))
+
+    def read(self, these: Sequence[Read], now: datetime) -> int:
+        """Store the targets of traces, with each rule's decision, and return the number of traces.
+
+        A trace that another process has read in the meantime is left out.
+        """
+        found = {each.content.trace_id: each for each in these}
+        records = {
+            trace_id: [record_of(target, each.seen_at) for target in each.found]
+            for trace_id, each in found.items()
+        }
+        locked = select(traces.c.id, traces.c.read, traces.c.kinds).where(traces.c.id.in_(found))
         with self._writing() as connection:
-            asked = select(traces.c.read).where(traces.c.id == unread.trace_id).with_for_update()
-            read = connection.scalar(asked)
-            if read is None or read >= unread.changed:
-                return False
-            mine = select(targets).where(targets.c.trace_id == unread.trace_id)
-            known = {row.id: row for row in connection.execute(mine.order_by(targets.c.id))}
-            for target in found or ():
-                fresh = record_of(target, now)
-                _take(connection, fresh, known.pop(fresh.id, None), decide, now)
-            for row in known.values() if found is not None else ():
-                if not row.gone:
-                    connection.execute(update(targets).where(targets.c.id == row.id).values(gone=1))
-                    supersede(connection, row.id, "later spans have another answer instead", now)
-            here = traces.c.id == unread.trace_id
-            connection.execute(update(traces).where(here).values(read=unread.changed))
-        return True
+            rows = connection.execute(locked.order_by(traces.c.id).with_for_update()).all()
+            done = []
+            for row in rows:
+                read, bits = found[row.id], bits_of(found[row.id].kinds)
+                changed = read.content.changed
+                if row.read < changed or (row.read == changed and bits & ~row.kinds):
+                    done.append({"of_id": row.id, "read": changed, "kinds": row.kinds | bits})
+            if not done:
+                return 0
+            mine = [found[row["of_id"]] for row in done]
+            take(
+                connection,
+                [record for each in mine for record in records[each.content.trace_id]],
+                {(each.content.trace_id, kind) for each in mine for kind in each.kinds},
+                {each.content.trace_id: each.decide for each in mine},
+                now,
+            )
+            connection.execute(_READ, done)
+            return len(done)
 
     def register(
         self, name: str, spec: Mapping[str, Any], digest: str, now: datetime, since: datetime | None = None
     ) -> RuleRecord:
         """Return the version of a rule with this content: the newest if it is equal, else a new one.
 
-        The rule decides on targets seen from now on, or from when it was first registered. With `since` it
-        also decides on earlier ones, and replaces the decisions of earlier versions.
+        The rule decides on targets seen from now on, or from when it was first registered with this kind of
+        target. With `since` it also decides on earlier ones, and replaces the decisions of earlier versions.
         """
         with self._writing() as connection:
             # Of a new rule there is no row to lock, and a newer version may appear beside a locked one.
             stop_writers(connection, rules)
             newest = select(rules).where(rules.c.name == name).order_by(rules.c.version.desc()).limit(1)
             row = connection.execute(newest.with_for_update()).one_or_none()
-            begun = now if row is None else row.since
+            same_kind = row is not None and loads(row.spec).get("target") == spec.get("target")
+            begun = row.since if row is not None and same_kind else now
             begun = begun if since is None else min(begun, since)
             if row is None or row.digest != digest:
                 version = 1 if row is None else row.version + 1
@@ -224,25 +259,32 @@ class Traces(StorePart):
         asked = select(targets).where(
             targets.c.kind == kind, targets.c.gone == 0, targets.c.seen_at >= rule.since, ~live.exists()
         )
+        earlier = select(decisions.c.target).where(
+            decisions.c.rule == rule.name,
+            decisions.c.version < rule.version,
+            decisions.c.state.in_(UNDECIDED),
+        )
+        with self._reading() as connection:  # mostly there are none, and a writer would keep others waiting
+            if not any(connection.execute(each.limit(1)).first() for each in (asked, earlier)):
+                return 0
         with self._writing() as connection:
             outdate(connection, rule.name, rule.version, decisions.c.state.in_(UNDECIDED), now)
             # Locked against deletion until they have a decision; what is being deleted is left out.
             asked = asked.order_by(targets.c.seen_at, targets.c.id).limit(limit)
             locked = asked.with_for_update(read=True, key_share=True, skip_locked=True, of=targets)
-            rows = connection.execute(locked).all()
-            for row in rows:
-                add_decisions(connection, _target(row), decide, now)
-            return len(rows)
+            found = [target_from(row) for row in connection.execute(locked)]
+            add_decisions(connection, [(each, draft) for each in found for draft in decide(each)], now)
+            return len(found)
 
     def wake(self, rule: RuleRecord, decide: Decide, now: datetime, limit: int) -> int:
         """Decide again on at most `limit` targets whose waiting time is over, and return their number."""
         asked = select(targets).join(decisions, decisions.c.target == targets.c.id)
         asked = asked.where(*of_rule(rule), decisions.c.state == "waiting", decisions.c.due_at <= now)
         with self._writing() as connection:
-            rows = connection.execute(asked.order_by(targets.c.id).limit(limit)).all()
-            for row in rows:
-                decide_again(connection, _target(row), decide, now)
-            return len(rows)
+            rows = connection.execute(asked.order_by(targets.c.id).limit(limit))
+            found = [target_from(row) for row in rows]
+            decide_again(connection, [(each, draft) for each in found for draft in decide(each)], now)
+            return len(found)
 
     def undecided(
         self, rule: str, digest: str, kind: str, since: datetime, limit: int | None = None
@@ -261,7 +303,7 @@ class Traces(StorePart):
         )
         with self._reading() as connection:
             rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id).limit(limit)).all()
-        return [_target(row) for row in rows]
+        return [target_from(row) for row in rows]
 
     # --- what is judged -------------------------------------------------------------------------
 
@@ -299,9 +341,11 @@ class Traces(StorePart):
             asked = asked.where(*due_of(rule, now)).order_by(decisions.c.lost, order, decisions.c.target)
             rows = connection.execute(asked.limit(most).with_for_update(skip_locked=True, of=decisions)).all()
             rows = [row for row in rows if not row.lost] or rows[:1]
-            for row in rows:
-                held_by = {"lease": lease, "lease_until": until, "attempts": row.attempts + 1}
-                connection.execute(update(decisions).where(*key_of(row)).values(held_by))
+            if not rows:
+                return []
+            held_by = {"lease": lease, "lease_until": until, "attempts": decisions.c.attempts + 1}
+            mine = (*due_of(rule, now), decisions.c.target.in_([row.target for row in rows]))
+            connection.execute(update(decisions).where(*mine).values(held_by))
         return [leased_from(row, lease) for row in rows]
 
     def renew(self, lease: str, until: datetime) -> None:
@@ -310,54 +354,18 @@ class Traces(StorePart):
             mine = decisions.c.lease == lease
             connection.execute(update(decisions).where(mine).values(lease_until=until))
 
-    def settle(self, leased: Leased, change: Change, outcome: tuple[str, Outcome] | None = None) -> bool:
-        """Store the change of a leased decision, and its outcome in the given run.
+    def settle(self, settled: Sequence[Settled]) -> list[bool]:
+        """Store changes of leased decisions, and their outcomes in the given runs, in one transaction.
 
-        Returns False if the caller no longer holds the lease, because it expired and another worker took
-        the decision, or because later spans superseded it. Then only the cost is stored.
+        Returns which of them the caller still held. The others' leases had expired and another worker took
+        the decision, or later spans superseded it. Of those only the cost is stored.
         """
+        if not settled:
+            return []
+        outcomes = [each.outcome for each in settled if each.outcome is not None]
+        rows = {(each.sample_id, each.judge): prepared(each) for each in outcomes}
         with self._writing() as connection:
-            mine = (*key_of(leased), decisions.c.lease == leased.lease, decisions.c.state != SUPERSEDED)
-            held = select(decisions.c.dollars, decisions.c.asked).where(*mine).with_for_update()
-            found = connection.execute(held).one_or_none()
-            add_spending(connection, leased.rule, change)
-            if found is None:
-                return False
-            spent = Spent(dollars=found.dollars) + change.spent
-            values: dict[str, Any] = {
-                "state": change.state,
-                "reason": change.reason,
-                "due_at": change.due_at,
-                "changed_at": change.now,
-                "calls": decisions.c.calls + spent.calls,
-                "tokens": decisions.c.tokens + spent.tokens,
-                "dollars": spent.dollars,
-            }
-            kept = {each["judge"]: each["outcome"] for each in loads(found.asked) if "outcome" in each}
-            asked = [dict(each) for each in change.asked]
-            for each in asked:
-                if each["judge"] in kept:
-                    each["outcome"] = kept[each["judge"]]
-            if outcome is not None:
-                values["outcome_id"] = keep_outcome(connection, outcome[0], leased.sample, outcome[1])
-                for destination in change.send_to:
-                    outbox.put(
-                        connection,
-                        destination,
-                        (leased.rule, leased.target, outcome[1].judge),
-                        change.now,
-                        body={"by": change.by},
-                        target=leased.target,
-                        outcome_id=values["outcome_id"],
-                    )
-                if asked and asked[-1]["judge"] == outcome[1].judge:
-                    asked[-1]["outcome"] = values["outcome_id"]
-            if asked:
-                values["asked"] = dumps(asked)
-            if not change.kept:
-                values |= {"lease": None, "lease_until": None}
-            connection.execute(update(decisions).where(*mine).values(values))
-        return True
+            return settle_all(connection, settled, rows)
 
     def defer(self, rule: RuleRecord, state: str, until: datetime, reason: str, now: datetime) -> int:
         """Postpone the due decisions that nobody has leased until `until`, and return their number."""
@@ -511,77 +519,15 @@ def _put(connection: Connection, arrived: Sequence[Span], now: datetime) -> int:
     return len(rows)
 
 
-def _spans_of(connection: Connection, trace_id: str) -> list[Span]:
-    bodies = connection.scalars(select(spans.c.body).where(spans.c.trace_id == trace_id))
-    found = [Span.from_json(loads(body)) for body in bodies]
-    return sorted(found, key=lambda span: (span.start_ns, span.span_id))
+def _spans_of(connection: Connection, trace_ids: Sequence[str]) -> dict[str, list[Span]]:
+    """Return the spans of each trace by start time."""
+    found: dict[str, list[Span]] = {trace_id: [] for trace_id in trace_ids}
+    asked = select(spans.c.trace_id, spans.c.body).where(spans.c.trace_id.in_(trace_ids))
+    for trace_id, body in connection.execute(asked) if trace_ids else ():
+        found[trace_id].append(Span.from_json(loads(body)))
+    for each in found.values():
+        each.sort(key=lambda span: (span.start_ns, span.span_id))
+    return found
 
 
-# --- targets ------------------------------------------------------------------------------------------
-
-
-def record_of(target: Target, now: datetime) -> TargetRecord:
-    """Return the record of a newly found target."""
-    key = f"{target.trace_id}\0{target.span_id}\0{target.kind}".encode("utf-8", "surrogatepass")
-    return TargetRecord(
-        id=sha256(key).hexdigest(),
-        trace_id=target.trace_id,
-        span_id=target.span_id,
-        kind=target.kind,
-        name=target.name,
-        revision=1,
-        seen_at=now,
-        content=None if target.sample is None else _content(target.sample),
-        missing=None if target.sample is not None else target.missing,
-        why=target.why,
-        sample=target.sample,
-        taken={name: asdict(each) for name, each in target.taken.items()},
-        attributes=dict(target.attributes),
-    )
-
-
-def _content(sample: Sample) -> str:
-    """Return the sha256 of what a judge reads. Metadata are excluded: they may change with every span."""
-    return sha256(sample_body(replace(sample, metadata={})).encode("ascii")).hexdigest()
-
-
-def _row(record: TargetRecord) -> dict[str, Any]:
-    body = {
-        "sample": None if record.sample is None else [record.sample.id, sample_body(record.sample)],
-        "why": record.why,
-        "taken": dict(record.taken),
-        "attributes": dict(record.attributes),
-    }
-    plain = ("id", "trace_id", "span_id", "kind", "name", "revision", "seen_at", "content", "missing")
-    return {name: getattr(record, name) for name in plain} | {"gone": 0, "body": dumps(body, sort_keys=True)}
-
-
-def _target(row: Row[Any]) -> TargetRecord:
-    body = loads(row.body)
-    return of_row(
-        TargetRecord,
-        row,
-        why=body["why"],
-        sample=None if body["sample"] is None else sample_from(*body["sample"]),
-        taken=body["taken"],
-        attributes=body["attributes"],
-    )
-
-
-def _take(
-    connection: Connection, fresh: TargetRecord, before: Row[Any] | None, decide: Decide, now: datetime
-) -> None:
-    """Store a target as now extracted, with the decisions on it."""
-    if before is None:
-        connection.execute(insert(targets).values(_row(fresh)))
-        add_decisions(connection, fresh, decide, now)
-        return
-    changed = before.gone or before.content != fresh.content
-    fresh = replace(fresh, seen_at=before.seen_at, revision=before.revision + bool(changed))
-    row = _row(fresh)
-    connection.execute(update(targets).where(targets.c.id == fresh.id).values(row))
-    if changed:
-        supersede(connection, fresh.id, "later spans changed what is judged", now)
-        add_decisions(connection, fresh, decide, now)
-    else:
-        decide_again(connection, fresh, decide, now)
+_READ = update(traces).where(traces.c.id == bindparam("of_id"))

@@ -138,8 +138,8 @@ class Watched(StorePart):
             turning = update(alerts).where(here, alerts.c.firing == int(before))
             if connection.execute(turning.values(firing=int(firing), changed_at=now)).rowcount != 1:
                 return False
-            for destination, body in messages:
-                outbox.put(connection, destination, (name, str(body["id"])), now, body=body)
+            told = [outbox.message(to, (name, str(body["id"])), now, body=body) for to, body in messages]
+            outbox.put(connection, told)
         return True
 
 

@@ -8,33 +8,48 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from magistrate import _async, _logging
-from magistrate.datasets.spans.targets import Target, targets
-from magistrate.errors import EngineError, MissingPackage, ModelError, SpecError, StoreError
+from magistrate.errors import EngineError, InputError, MissingPackage, ModelError, SpecError, StoreError
 from magistrate.judges.base import Judge
-from magistrate.runs.execute import Judged, stream
+from magistrate.runs.execute import Judged, stream_groups
 from magistrate.runs.prepare import RunPlan
 from magistrate.runs.resume import recipe_differences
 from magistrate.store import Store
-from magistrate.store.decisions import Change, Decide, Draft, Hour, Leased, RuleRecord, Spent, TargetRecord
+from magistrate.store.decisions import (
+    Change,
+    Decide,
+    Draft,
+    Hour,
+    Leased,
+    RuleRecord,
+    Settled,
+    Spent,
+    TargetRecord,
+)
 from magistrate.store.rule_edits import RuleEdit
 from magistrate.store.trace_deletion import WATCH_TAG
-from magistrate.store.traces import Unread
+from magistrate.store.traces import Content, Read
 from magistrate.types import Failure, Outcome, Sample
 from magistrate.watch import decisions
 from magistrate.watch.edits import in_force, plans_of
-from magistrate.watch.events import with_events
+from magistrate.watch.reading import find, read_again
 from magistrate.watch.rules import Rule
 
 MOST_WAIT = 300.0  # seconds after which a trace is read even if its root has not ended
 LEASE = 120.0  # seconds; it is renewed while its work is in progress
 AT_ONCE = 100  # traces read, and targets decided on, before anything is judged
+READ_TOGETHER = 25  # traces in memory at once
+COVER_EVERY = 10.0  # seconds between searches for targets without a decision
+COVER_PAUSE = 50  # that pause as a multiple of what the search takes, in a store of millions
 BATCHES = 4  # leased at once, as a multiple of the rule's concurrency
+QUICK = 1.0  # seconds for a batch, below which the next one is larger
+MOST_LEASED = 256  # at once, by one worker
 POLL = 1.0  # seconds between steps that found nothing to do
 
 _log = _logging.get("watch")
@@ -102,6 +117,8 @@ class Watcher:
         self._most_wait = most_wait
         self._lease = lease
         self._send_to = tuple(send_to)
+        self._cover_at: dict[str, datetime] = {}  # when to look for targets without a decision, by rule
+        self._most: dict[str, int] = {}  # leased at once, by rule
 
     def register(self, since: datetime | None = None) -> None:
         """Register the rules in the store. With `since`, they also apply to traces seen from then on."""
@@ -112,6 +129,7 @@ class Watcher:
     def _register(self, rule: Rule, since: datetime | None = None) -> None:
         record = self._traces.register(rule.name, rule.plain(), rule.digest, self._clock(), since)
         self._records[rule.name] = record
+        self._cover_at.pop(rule.name, None)
 
     def _take_edits(self) -> None:
         """Take over what was saved on the page since the last call."""
@@ -126,6 +144,7 @@ class Watcher:
                 self._plans.pop(name, None)
         self._current = {name: each.rule for name, each in found.items()}
         self._rules = {name: each.rule for name, each in found.items() if each.enabled}
+        self._cover_at.clear()
         self._edits = edits
 
     async def prepare(self) -> None:
@@ -138,10 +157,24 @@ class Watcher:
             await self._plans_of(rule)
 
     async def run(self, poll: float = POLL) -> None:
-        """Do what is due, forever."""
-        while True:
-            if not await self.step():
-                await asyncio.sleep(poll)
+        """Do what is due, forever. A slow judge does not delay the reading of traces or other rules."""
+        judging: dict[str, asyncio.Task[int]] = {}
+        try:
+            while True:
+                done = self._decide()
+                for rule in self._rules.values():
+                    if rule.name not in judging:
+                        judging[rule.name] = asyncio.create_task(self._judge(rule))
+                if judging:
+                    await asyncio.wait(judging.values(), timeout=poll, return_when=asyncio.FIRST_COMPLETED)
+                over = [name for name, task in judging.items() if task.done()]
+                done.settled += sum(judging.pop(name).result() for name in over)
+                if not done and (over or not judging):  # else that took as long
+                    await asyncio.sleep(poll)
+        finally:
+            for task in judging.values():
+                task.cancel()
+            await asyncio.gather(*judging.values(), return_exceptions=True)
 
     async def drain(self) -> Progress:
         """Do what is due until nothing is left."""
@@ -152,6 +185,21 @@ class Watcher:
 
     async def step(self) -> Progress:
         """Read traces, make decisions, and judge one batch per rule."""
+        done = self._decide()
+        for rule in self._rules.values():
+            done.settled += await self._judge(rule)
+        if not done:
+            done.decided += sum(map(self._cover, self._rules.values()))
+        return done
+
+    def read_whole(self, trace_ids: Iterable[str]) -> int:
+        """Read traces that are known to be complete, without waiting. Return how many were unread."""
+        return self._read(list(trace_ids), whole=True)
+
+    # --- reading and deciding -------------------------------------------------------------------
+
+    def _decide(self) -> Progress:
+        """Read traces that are ready, and make the decisions that are due."""
         done = Progress()
         self._take_edits()
         for rule in self._rules.values():
@@ -160,39 +208,45 @@ class Watcher:
         if not self._rules:
             return done
         now, quiet = self._clock(), min(rule.quiet for rule in self._rules.values())
-        for trace_id in self._traces.ready(now, quiet, self._most_wait, AT_ONCE):
-            done.traces += self._read(trace_id)
+        done.traces += self._read(self._traces.ready(now, quiet, self._most_wait, AT_ONCE))
         for rule in self._rules.values():
             record, decide = self._records[rule.name], self._decide_now(rule)
             done.decided += self._traces.wake(record, decide, self._clock(), AT_ONCE)
-            done.decided += self._traces.cover(record, rule.target, decide, self._clock(), AT_ONCE)
+            if rule.name not in self._cover_at or now >= self._cover_at[rule.name]:
+                done.decided += self._cover(rule)
             done.decided += self._give_up(rule)
-        for rule in self._rules.values():
-            done.settled += await self._judge(rule)
         return done
 
-    def read_whole(self, trace_ids: Iterable[str]) -> int:
-        """Read traces that are known to be complete, without waiting. Return how many were unread."""
-        return sum(self._read(trace_id, whole=True) for trace_id in trace_ids)
+    def _cover(self, rule: Rule) -> int:
+        """Decide on a batch of targets without a decision of this rule, as of traces that were read before
+        there was the rule, or by a worker that does not have it.
+        """
+        now, record, begun = self._clock(), self._records[rule.name], time.monotonic()
+        early = self._traces.lacking(rule.target, record.since, AT_ONCE, only_read=True)
+        for some in _batches(early, READ_TOGETHER):
+            read = [each for each in self._traces.content(some) if not each.is_unread]
+            found = [read_again(each, rule.target, lambda _: ()) for each in read]
+            self._traces.read(found, now)
+        covered = self._traces.cover(record, rule.target, self._decide_now(rule), now, AT_ONCE)
+        if len(early) < AT_ONCE and covered < AT_ONCE:
+            pause = max(COVER_EVERY, COVER_PAUSE * (time.monotonic() - begun))
+            self._cover_at[rule.name] = now + timedelta(seconds=pause)
+        return len(early) + covered
 
-    # --- reading and deciding -------------------------------------------------------------------
-
-    def _read(self, trace_id: str, *, whole: bool = False) -> bool:
-        unread = self._traces.unread(trace_id)
-        if unread is None:
-            return False
+    def _read(self, trace_ids: Sequence[str], *, whole: bool = False) -> int:
         # Those of rules that are off too: they decide of what came meanwhile once they are on again.
-        kinds = sorted({rule.target for rule in (*self._file.values(), *self._current.values())})
-        found: list[Target] | None
-        try:
-            found = targets(with_events(unread.spans), kinds)
-        except Exception as error:  # one bad trace must not stop the others
-            told = _logging.error_text(error)
-            _log.warning("trace.unreadable", trace=trace_id, error=told)
-            found = None if unread.known else [_unreadable(unread, kind, told) for kind in kinds]
-        return self._traces.read(unread, found, self._decide_read(unread, whole), self._clock())
+        kinds = {rule.target for rule in (*self._file.values(), *self._current.values())}
+        done = 0
+        for some in _batches(trace_ids, READ_TOGETHER):
+            now, found = self._clock(), []
+            for each in self._traces.content(some):
+                if each.is_unread:
+                    looked_for, seen = find(each, {*kinds, *each.kinds})
+                    found.append(Read(each, looked_for, seen, self._decide_read(each, whole), now))
+            done += self._traces.read(found, self._clock())
+        return done
 
-    def _decide_read(self, unread: Unread, whole: bool) -> Decide:
+    def _decide_read(self, unread: Content, whole: bool) -> Decide:
         """Return a function that makes the rules' decisions for a trace that was just read."""
         now = self._clock()
         late = unread.since <= now - timedelta(seconds=self._most_wait)
@@ -234,7 +288,9 @@ class Watcher:
     async def _judge(self, rule: Rule) -> int:
         """Judge a batch of a rule's due decisions. Return how many decisions changed."""
         now, record = self._clock(), self._records[rule.name]
-        lease, most = f"{self._randomness.getrandbits(64):016x}", BATCHES * rule.concurrency
+        lease = f"{self._randomness.getrandbits(64):016x}"
+        least = BATCHES * rule.concurrency
+        most, begun = max(least, self._most.get(rule.name, 0)), time.monotonic()
 
         def room(hours: Sequence[Hour], under_way: int) -> int:
             return decisions.room(rule.budget, hours, under_way, now, most)
@@ -246,26 +302,33 @@ class Watcher:
             spent = decisions.exhausted(rule.budget, self._traces.hours(rule.name, now), now)
             return 0 if spent is None else self._traces.defer(record, "budget_deferred", *spent, now)
         work = {each.sample.id: each for each in map(_work, leased)}
-        for sample_id, each in list(work.items()):
-            if decisions.next_judge(rule, each.asked, each.leased.trace_id) is None:
-                self._end(work.pop(sample_id))
+        # Some have all results they need, from an earlier attempt or for the same content.
+        over = [
+            name
+            for name, each in work.items()
+            if decisions.next_judge(rule, each.asked, each.leased.trace_id) is None
+        ]
+        self._settle((each, _ended(each, now)) for each in map(work.pop, over))
         try:
             plans = await self._plans_of(rule)
-            run_id = self._run_of(rule, plans)
+            run_id = self._run_of(rule, record, plans)
             async with self._renewed(lease):
                 for place, plan in enumerate(plans):
                     await self._ask(rule, place, plan, run_id, work)
         except (EngineError, ModelError, MissingPackage, SpecError) as error:
             # The other targets would fail now too; all may succeed later.
             _log.warning("rule.put_off", rule=rule.name, error=_logging.error_text(error))
-            for each in work.values():
-                self._put_off(each, _logging.error_text(error))
+            self._settle((each, self._put_off(each, _logging.error_text(error))) for each in work.values())
         except BaseException:
             with suppress(StoreError):  # if the store itself failed, the leases expire on their own
-                for each in work.values():
-                    change = Change(state=each.leased.state, now=self._clock(), due_at=self._clock())
-                    self._traces.settle(each.leased, replace(change, asked=each.asked, reason="interrupted"))
+                self._settle((each, self._released(each)) for each in work.values())
             raise
+        # Quick judges get more at once, so that the store is asked less often.
+        seconds = time.monotonic() - begun
+        if len(leased) == most and seconds < QUICK:
+            self._most[rule.name] = min(2 * most, MOST_LEASED)
+        elif seconds > 2 * QUICK:
+            self._most[rule.name] = most // 2
         return len(leased)
 
     async def _ask(self, rule: Rule, place: int, plan: RunPlan, run_id: str, work: dict[str, _Work]) -> None:
@@ -279,14 +342,14 @@ class Watcher:
                 chances[sample_id] = chance
         undelivered = list[Judged]()
         samples = [work[sample_id].sample for sample_id in chances]
-        answers = stream(samples, [judge], plan.engine, limits=plan.limits, undelivered=undelivered)
+        groups = stream_groups(samples, [judge], plan.engine, limits=plan.limits, undelivered=undelivered)
         try:
-            async with aclosing(answers) as judged:  # type: ignore[type-var]
-                async for each_judged in judged:
-                    self._take(rule, judge, plan, run_id, work, chances, each_judged.outcome)
+            async with aclosing(groups) as judged:  # type: ignore[type-var]
+                async for group in judged:
+                    self._take(rule, judge, plan, run_id, work, chances, group)
         finally:
-            for each_judged in undelivered:  # their cost is already spent
-                self._take(rule, judge, plan, run_id, work, chances, each_judged.outcome)
+            if undelivered:  # their cost is already spent
+                self._take(rule, judge, plan, run_id, work, chances, undelivered)
 
     def _take(
         self,
@@ -296,10 +359,34 @@ class Watcher:
         run_id: str,
         work: dict[str, _Work],
         chances: Mapping[str, float],
-        outcome: Outcome,
+        judged: Sequence[Judged],
     ) -> None:
-        """Store an outcome and update its decision."""
-        each, now = work[outcome.sample_id], self._clock()
+        """Store outcomes and update their decisions, in one transaction."""
+        settled = []
+        for outcome in (each.outcome for each in judged):
+            each = work[outcome.sample_id]
+            change = self._change(rule, judge, plan, each, chances[outcome.sample_id], outcome)
+            settled.append(Settled(replace(each.leased, sample=each.sample), change, run_id, outcome))
+        try:
+            stored = self._traces.settle(settled)
+        except InputError as error:  # of one of them, which must not take the others with it
+            for each_judged in judged:
+                self._take(rule, judge, plan, run_id, work, chances, [_storable(each_judged, judged, error)])
+            return
+        for each_settled, held in zip(settled, stored, strict=True):
+            sample_id = each_settled.leased.sample.id
+            if not held:
+                _log.info("decision.lost", rule=rule.name, target=each_settled.leased.target)
+            if not held or not each_settled.change.kept:
+                del work[sample_id]
+            else:
+                work[sample_id].asked = list(map(dict, each_settled.change.asked))
+
+    def _change(
+        self, rule: Rule, judge: Judge, plan: RunPlan, each: _Work, chance: float, outcome: Outcome
+    ) -> Change:
+        """Return how an outcome changes its decision."""
+        now, asked = self._clock(), list(each.asked)
         cost = None if plan.cost is None else plan.cost(outcome.usage)
         spent = decisions.spent(outcome.usage, cost)
         each.so_far += spent
@@ -309,48 +396,46 @@ class Watcher:
             state, due_at = decisions.after_failure(outcome, attempts, each.leased.target, now)
             change = replace(change, state=state, due_at=due_at, kept=False)
         else:
-            each.asked.append(decisions.answer(outcome, judge.info, chances[outcome.sample_id]))
-            if decisions.next_judge(rule, each.asked, each.leased.trace_id) is None:
-                change = replace(change, state=decisions.ended(each.asked), kept=False)
+            asked.append(decisions.answer(outcome, judge.info, chance))
+            if decisions.next_judge(rule, asked, each.leased.trace_id) is None:
+                change = replace(change, state=decisions.ended(asked), kept=False)
         reason = "" if change.kept else decisions.told(outcome)
         is_final = not isinstance(outcome, Failure) or change.state == "failed"
-        change = replace(
+        return replace(
             change,
             reason=reason,
-            asked=each.asked,
+            asked=asked,
             send_to=self._send_to if is_final else (),
             by=judge.info.kind,
         )
-        held = self._traces.settle(replace(each.leased, sample=each.sample), change, (run_id, outcome))
-        if not held:
-            _log.info("decision.lost", rule=rule.name, target=each.leased.target)
-        if not held or not change.kept:
-            del work[outcome.sample_id]
 
-    def _end(self, each: _Work) -> None:
-        """Settle a decision that has all results it needs, from an earlier attempt or for the same
-        content.
-        """
-        change = Change(state=decisions.ended(each.asked), now=self._clock(), asked=each.asked)
-        self._traces.settle(each.leased, change)
+    def _settle(self, changes: Iterable[tuple[_Work, Change]]) -> None:
+        """Store changes of decisions without an outcome."""
+        self._traces.settle([Settled(each.leased, change) for each, change in changes])
 
-    def _put_off(self, each: _Work, reason: str) -> None:
+    def _released(self, each: _Work) -> Change:
+        now = self._clock()
+        return Change(state=each.leased.state, now=now, due_at=now, asked=each.asked, reason="interrupted")
+
+    def _put_off(self, each: _Work, reason: str) -> Change:
         now = self._clock()
         due_at = now + decisions.pause(each.leased.attempts, each.leased.target)
-        change = Change(state="retrying", now=now, reason=reason, due_at=due_at, asked=each.asked)
-        self._traces.settle(each.leased, change)
+        return Change(state="retrying", now=now, reason=reason, due_at=due_at, asked=each.asked)
 
     # --- plans, runs and leases -----------------------------------------------------------------
 
     async def _plans_of(self, rule: Rule) -> Sequence[RunPlan]:
         """Return one plan per judge of the rule, created once."""
-        if rule.name not in self._plans:
-            self._plans[rule.name] = list(await _async.in_thread(plans_of, rule))
-        return self._plans[rule.name]
+        plans = self._plans.get(rule.name)
+        if plans is None:
+            plans = list(await _async.in_thread(plans_of, rule))
+            if self._current[rule.name].digest == rule.digest:  # not edited in the meantime
+                self._plans[rule.name] = plans
+        return plans
 
-    def _run_of(self, rule: Rule, plans: Sequence[RunPlan]) -> str:
+    def _run_of(self, rule: Rule, record: RuleRecord, plans: Sequence[RunPlan]) -> str:
         """Return the run that stores the outcomes of this rule version; a new run if a model has changed."""
-        record, store = self._records[rule.name], self._store
+        store = self._store
         recipes = {name: recipe for plan in plans for name, recipe in plan.recipes.items()}
         current = self._traces.rule(rule.name)
         if current is not None and current.version == record.version:
@@ -409,8 +494,21 @@ def _work(leased: Leased) -> _Work:
     return _Work(leased, sample, [dict(each) for each in leased.asked])
 
 
-def _unreadable(unread: Unread, kind: str, told: str) -> Target:
-    """Return a failed target for a trace that cannot be read, so that it is counted."""
-    first = next((span for span in unread.spans if span.parent_id is None), unread.spans[0])
-    why = f"the trace cannot be read: {told}"
-    return Target(unread.trace_id, first.span_id, kind, first.name, None, "failed", why)
+def _ended(each: _Work, now: datetime) -> Change:
+    return Change(state=decisions.ended(each.asked), now=now, asked=each.asked)
+
+
+def _storable(each: Judged, among: Sequence[Judged], error: InputError) -> Judged:
+    """Return a failure instead of the only outcome, which cannot be stored; one of several as it is."""
+    if len(among) > 1:
+        return each
+    outcome = each.outcome
+    if isinstance(outcome, Failure):
+        raise error
+    told = _logging.error_text(error)
+    failure = Failure(outcome.sample_id, outcome.judge, "invalid_output", told)
+    return replace(each, outcome=replace(failure, usage=outcome.usage, seconds=outcome.seconds))
+
+
+def _batches(items: Sequence[str], size: int) -> Iterable[Sequence[str]]:
+    return (items[begin : begin + size] for begin in range(0, len(items), size))
