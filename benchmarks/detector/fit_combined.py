@@ -17,11 +17,10 @@ import argparse
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
 
+from benchmarks.detector.fit import Part, contexts_of, fitted, truth_of
 from benchmarks.detector.measure import EVERYDAY, logits_of
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
@@ -33,21 +32,9 @@ from magistrate.judges.combined import WEIGHTS, log_odds
 from magistrate.judges.novelty import Novelty
 from magistrate.metrics.paired import Figures
 from magistrate.metrics.resampling import difference_of, draws_of
-from magistrate.types import HALLUCINATED, Sample, Verdict
+from magistrate.types import Sample, Verdict
 
 FAMILIES = ("summedits", "begin", "halueval")  # novelty has weights without each of these
-SHRINK = 0.02  # pulls both weights towards each other, because the sets judged differ from those fitted
-
-
-@dataclass(frozen=True)
-class Part:
-    """A set: logits of the detector and log odds of novelty `[n, 2]`, labels `[n]`, contexts `[n]`."""
-
-    name: str
-    family: str
-    values: np.ndarray
-    truth: np.ndarray
-    groups: np.ndarray
 
 
 def main() -> None:
@@ -90,43 +77,13 @@ def part(name: str, family: str, samples: Sequence[Sample]) -> Part:
     """Return what both judges say of a set."""
     judge = Novelty(without=family if family in FAMILIES else "")
     values = np.column_stack([logits_of(detector(pull()), samples), asyncio.run(wording(judge, samples))])
-    truth = np.array([each.label == HALLUCINATED for each in samples])
-    groups = np.unique(["\n".join(each.sources) for each in samples], return_inverse=True)[1]
-    return Part(name, family, values, truth, groups)
+    return Part(name, family, values, truth_of(samples), contexts_of(samples))
 
 
 async def wording(judge: Novelty, samples: Sequence[Sample]) -> list[float]:
     """Return the log odds of novelty, 0 where it abstains."""
     outcomes = [await judge.judge(each, NONE) for each in samples]
     return [log_odds(each.score) if isinstance(each, Verdict) else 0.0 for each in outcomes]
-
-
-def fitted(learnt: Sequence[Part]) -> np.ndarray:
-    """Return intercept and weights `[3]` of a logistic regression with one intercept per set.
-
-    Thresholds do not transfer between sets, so the intercept is the mean over the families.
-    """
-    families = sorted({each.family for each in learnt})
-    shares = []
-    for each in learnt:
-        sets = sum(other.family == each.family for other in learnt)
-        of_label = np.where(each.truth, each.truth.mean(), 1 - each.truth.mean())
-        shares.append(1 / (2 * of_label * len(each.truth) * sets * len(families)))
-
-    def loss(at: np.ndarray) -> float:
-        total = SHRINK * (at[0] - at[1]) ** 2
-        for each, share, intercept in zip(learnt, shares, at[2:], strict=True):
-            odds = intercept + each.values @ at[:2]
-            total += share @ np.logaddexp(0, np.where(each.truth, -odds, odds))
-        return float(total)
-
-    bounds = [(0, None), (0, None), *[(None, None)] * len(learnt)]
-    found = minimize(loss, np.array([0.5, 0.5, *np.zeros(len(learnt))]), bounds=bounds).x
-    means = [
-        np.mean([at for at, each in zip(found[2:], learnt, strict=True) if each.family == family])
-        for family in families
-    ]
-    return np.array([np.mean(means), *found[:2]])
 
 
 def show(each: Part, odds: np.ndarray) -> float:

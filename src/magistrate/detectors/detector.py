@@ -7,7 +7,7 @@ import math
 import threading
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 TOGETHER = 8  # windows per pass, at most
 FATAL = 4  # ONNX Runtime logs to standard error from this severity on; it raises the other errors
 KEPT = 8  # detectors that stay loaded
-LEAST_SHARE = 1 / 3  # a passage is evidence only above this share
-READ_AGAIN = 4  # passages read alone in search of evidence
+LEAST_SHARE = 1 / 3  # a passage contradicts a sentence only above this share
 
 Kind = Literal["supported", "contradicted", "absent"]
 KINDS: tuple[Kind, ...] = ("supported", "contradicted", "absent")
@@ -49,7 +48,7 @@ class SentenceScores:
     """The scores of one sentence, characters `[start, end)` of the output.
 
     `logit` is the uncalibrated log odds that the context does not support it. `shares` are the uncalibrated
-    probabilities of `KINDS`, which sum to 1. `passages` are the parts of the context in its window.
+    probabilities of `KINDS`, which sum to 1. `passage` is what it was compared with, None without a context.
     """
 
     start: int
@@ -57,12 +56,18 @@ class SentenceScores:
     logit: float
     shares: tuple[float, float, float]
     words: tuple[Word, ...]
-    passages: tuple[Passage, ...]
+    passage: Passage | None
 
     @property
     def kind(self) -> Kind:
         """The kind of fault, if there is one: contradicted by the context, or absent from it."""
         return "contradicted" if self.shares[1] >= self.shares[2] else "absent"
+
+    @property
+    def against(self) -> Passage | None:
+        """The passage, if it clearly contradicts the sentence."""
+        clear = self.kind == "contradicted" and self.shares[1] > LEAST_SHARE
+        return self.passage if clear else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ class Detector:
 
     def detect_all(self, samples: Sequence[Sample]) -> list[Detection | None]:
         """Score each sample's output. Windows of similar length are batched."""
-        read = [self.reader.windows(sample) for sample in samples]
+        read = [self.reader.pairs(sample) for sample in samples]
         flat = [window for windows in read for window in windows]
         logits = iter(self._logits(flat))
         return [
@@ -122,27 +127,8 @@ class Detector:
     ) -> Detection | None:
         if not windows:
             return None
-        found = [each for window in windows for each in _readings(sample.output or "", window, next(logits))]
+        found = [_reading(sample.output or "", window, next(logits)) for window in windows]
         return Detection(tuple(found), len(windows), sum(len(window.ids) for window in windows))
-
-    def evidence(self, sample: Sample, sentence: SentenceScores) -> Passage | None:
-        """Return the passage of the context that, read alone, best supports or contradicts a sentence.
-
-        None if no passage supports or contradicts it clearly.
-        """
-        said = (sample.output or "")[sentence.start : sentence.end]
-        near = _nearest(sentence.passages, sample.sources, said)
-        if not near:
-            return None
-        texts = [sample.sources[each.index][each.start : each.end] for each in near]
-        alone = [replace(sample, context=(text,), messages=(), output=said) for text in texts]
-        at = 1 if sentence.logit > 0 else 0
-        shares = [
-            max(each.shares[at] for each in found.sentences) if found else 0.0
-            for found in self.detect_all(alone)
-        ]
-        best = max(range(len(near)), key=lambda number: shares[number])
-        return near[best] if shares[best] > LEAST_SHARE else None
 
     def _logits(self, windows: Sequence[Window]) -> list[np.ndarray]:
         """Return float32 `[tokens, 4]` for each window, in order."""
@@ -210,21 +196,21 @@ def _unload() -> None:
     _loaded.cache_clear()
 
 
-def _readings(output: str, window: Window, logits: np.ndarray) -> Iterator[SentenceScores]:
-    """Yield the sentences of a window; a sentence's logits are the mean over its tokens."""
-    for each in window.sentences:
-        told = logits[each.begin : each.end]
-        means = told[:, 1:].mean(axis=0)
-        supported, contradicted, absent = (math.exp(value - float(max(means))) for value in map(float, means))
-        total = supported + contradicted + absent
-        yield SentenceScores(
-            start=each.start,
-            end=each.stop,
-            logit=math.log(contradicted + absent + 1e-30) - math.log(supported + 1e-30),
-            shares=(supported / total, contradicted / total, absent / total),
-            words=_words(output, window, each, told[:, 0].tolist()),
-            passages=window.passages,
-        )
+def _reading(output: str, window: Window, logits: np.ndarray) -> SentenceScores:
+    """Return the scores of a window's sentence; its logits are the mean over its tokens."""
+    (each,) = window.sentences
+    told = logits[each.begin : each.end]
+    means = told[:, 1:].mean(axis=0)
+    supported, contradicted, absent = (math.exp(value - float(max(means))) for value in map(float, means))
+    total = supported + contradicted + absent
+    return SentenceScores(
+        start=each.start,
+        end=each.stop,
+        logit=math.log(contradicted + absent + 1e-30) - math.log(supported + 1e-30),
+        shares=(supported / total, contradicted / total, absent / total),
+        words=_words(output, window, each, told[:, 0].tolist()),
+        passage=window.passages[0] if window.passages else None,
+    )
 
 
 def _words(output: str, window: Window, sentence: Sentence, logits: Sequence[float]) -> tuple[Word, ...]:
@@ -247,14 +233,3 @@ def _words(output: str, window: Window, sentence: Sentence, logits: Sequence[flo
 def _joined(output: str, at: int) -> bool:
     """Return whether the characters before and at `at` belong to one word; combining marks do."""
     return all(each.isalnum() or unicodedata.category(each)[0] == "M" for each in output[at - 1 : at + 1])
-
-
-def _nearest(passages: Sequence[Passage], sources: Sequence[str], said: str) -> list[Passage]:
-    """Return the passages that share most words with a sentence, the nearest first."""
-    wanted = set(said.lower().split())
-
-    def shared(each: Passage) -> float:
-        words = sources[each.index][each.start : each.end].lower().split()
-        return len(wanted.intersection(words)) / math.sqrt(8 + len(words))
-
-    return sorted(passages, key=lambda each: (-shared(each), each.index, each.start))[:READ_AGAIN]

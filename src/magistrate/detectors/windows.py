@@ -73,12 +73,13 @@ class Passage:
 
 
 class _Piece(NamedTuple):
-    """A sentence or line of the context: its position, and its tokens."""
+    """A sentence or line of the context: its position, its tokens, and its words in lower case."""
 
     number: int
     start: int
     end: int
     ids: tuple[int, ...]
+    words: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,27 @@ class Reader:
         parts = checked(self._parts(output, found.ids, places), 1)
         return [self._window(source, found.ids, places, part) for part in parts]
 
+    def pairs(self, sample: Sample) -> list[Window]:
+        """Return a window for each sentence of the output, with the passage of the context nearest to it.
+
+        This is what a detector judges by: it compares two sentences better than it finds one among many, and
+        a question beside them only distracts it. An output without a letter or digit has none.
+        """
+        output = sample.output or ""
+        if not any(map(str.isalnum, output)):
+            return []
+        found = self._encode(output)
+        places = [_trimmed(output, *each) for each in found.offsets]
+        if not places:
+            return []
+        pieces = self.source(sample).pieces
+        parts = checked(self._parts(output, found.ids, places), 1)
+        return [
+            self._pair(nearest(pieces, output[each.start : each.stop]), found.ids, places, each)
+            for part in parts
+            for each in part
+        ]
+
     def source(self, sample: Sample) -> Source:
         """Return the text that a sample's output is compared with; encoded once per `scratch`."""
         key = ("encoded", self, sample.sources, sample.input)
@@ -177,12 +199,30 @@ class Reader:
             passages=tuple(passages),
         )
 
+    def _pair(
+        self, piece: _Piece | None, ids: Sequence[int], places: Sequence[tuple[int, int]], said: Sentence
+    ) -> Window:
+        """Return the window of one sentence and a passage, which is cut if it does not fit."""
+        room = self.window - (said.end - said.begin) - 3
+        read = [self._first, *(piece.ids[:room] if piece else ()), self._last]
+        begin = len(read)
+        end = begin + said.end - said.begin
+        return Window(
+            ids=(*read, *ids[said.begin : said.end], self._last),
+            second=begin,
+            begin=begin,
+            end=end,
+            places=tuple(places[said.begin : said.end]),
+            sentences=(Sentence(begin, end, said.start, said.stop),),
+            passages=(Passage(piece.number, piece.start, piece.end, 1),) if piece else (),
+        )
+
     def _pieces(self, texts: Iterable[str]) -> Iterator[_Piece]:
         for index, text in enumerate(texts):
             for start, end, line in checked(lines(text)):
                 ids = self._encode(line).ids
                 if ids:
-                    yield _Piece(index, start, end, tuple(ids))
+                    yield _Piece(index, start, end, tuple(ids), tuple(line.lower().split()))
 
     def _parts(
         self, output: str, ids: Sequence[int], places: Sequence[tuple[int, int]]
@@ -313,6 +353,16 @@ def chosen(
         for token in shared[at]:
             worth[token] /= 4
     return [taken[at] for at in sorted(taken)]
+
+
+def nearest(pieces: Sequence[_Piece], said: str) -> _Piece | None:
+    """Return the piece that shares most words with a sentence, for its length; the first of equal ones."""
+    wanted = set(said.lower().split())
+
+    def shared(each: _Piece) -> float:
+        return len(wanted.intersection(each.words)) / math.sqrt(len(each.words) + DAMPING)
+
+    return max(checked(pieces), key=shared, default=None)
 
 
 def _sentences(output: str, places: Sequence[tuple[int, int]]) -> Iterator[Sentence]:

@@ -112,7 +112,7 @@ class Detector(FolderJudge):
             reads=("context", "messages", "input", "output"),
             requires=("context", "output"),
             kind="code",
-            long="judged in parts, each with the sentences of the context that match it best",
+            long="judged by the sentence, each with the passage of the context that is nearest to it",
             prompt=told.digest,
             trained_on=frozenset(told.trained_on),
             lacks=NOT_PULLED if self.size == "large" and not is_pulled() else "",
@@ -178,7 +178,7 @@ class Detector(FolderJudge):
     def _claim(self, sample: Sample, sentence: SentenceScores) -> Claim:
         output = sample.output or ""
         start, end = deciding(sentence, self.manifest.token_threshold)
-        against = self.model.evidence(sample, sentence) if sentence.kind == "contradicted" else None
+        against = sentence.against
         share = self.probability(sentence.logit)
         if against is None:
             return unsupported(output, start, end, "the context does not say this", share)
