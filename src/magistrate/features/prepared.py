@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, lru_cache, partial
+from itertools import chain, pairwise
 
 from magistrate._deadline import check, checked
 from magistrate._scratch import once
 from magistrate.errors import InputError
-from magistrate.features.facts import Amounts, Calendar, Date, Quantity, dates_and_numbers, initials
+from magistrate.features.facts import Amounts, Calendar, Date, Quantity, dates_and_numbers
+from magistrate.features.names import initials
 from magistrate.features.splitting import sentences
 from magistrate.features.words import Run, Wording, form, language_of, stem, word_runs, worded
 from magistrate.types import Sample, Span
@@ -21,6 +23,7 @@ from magistrate.types import Sample, Span
 MOST_NAMED = 4  # pieces quoted in a reason
 LONGEST = 256  # words aligned together: memory grows with the product of both lengths
 ABSENT = LONGEST + 1
+FEW = 8  # passages whose weights are added one by one, since that many are not worth an array
 BETWEEN = 1_000  # positions between two texts, so that words of different texts are never near each other
 
 
@@ -61,10 +64,8 @@ class WordSequence:
     def __init__(self, words: Sequence[str]) -> None:
         import numpy as np
 
-        self._numbers: dict[str, int] = {}
-        self._words = np.fromiter(
-            (self._numbers.setdefault(word, len(self._numbers)) for word in words), np.int32, len(words)
-        )
+        self._numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+        self._words = np.fromiter(map(self._numbers.__getitem__, words), np.int32, len(words))
 
     def shared(self, words: Sequence[str]) -> Iterator[int]:
         """Yield the indices in `words` of those in a longest common subsequence with this sequence.
@@ -116,12 +117,12 @@ class PassageIndex:
 
     def __init__(self, passages: Sequence[tuple[Wording, Run]]) -> None:
         self.runs = tuple(passages)
-        self._having: dict[str, array[int]] = {}
+        self._having: defaultdict[str, array[int]] = defaultdict(partial(array, "l"))
         for number, (source, (first, last)) in enumerate(self.runs):
             if number % 64 == 0:
                 check()
             for each in set(source.stems[first:last]):
-                self._having.setdefault(each, array("l")).append(number)
+                self._having[each].append(number)
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -154,8 +155,11 @@ def covers(
                 having = passages.having(stem)
                 weight = math.log1p(n / (len(having) + 0.5))
                 whole += weight
-                if having:
+                if len(having) > FEW:
                     covered[np.asarray(having)] += weight
+                else:
+                    for number in having:
+                        covered[number] += weight
             best = int(covered.argmax())
             lack = max(0.0, 1.0 - float(covered[best] / whole))
             found.append(Cover(output.span(first, last - 1), len(counted), lack, best))
@@ -176,11 +180,9 @@ class Sources:
     @cached_property
     def known(self) -> frozenset[str]:
         """The stems of all words of the texts, and of the parts of compound words such as `endStart`."""
-        found = set(chain.from_iterable(text.stems for text in self.texts))
-        found.update(chain.from_iterable(text.content_stems for text in self.texts))
-        for text in self.texts:
-            found.update(_parts(text))
-        return frozenset(found)
+        stems = chain.from_iterable(text.stems for text in self.texts)
+        written = set(chain.from_iterable(text.written for text in self.texts))
+        return frozenset(chain(stems, *map(_parts, checked(written))))
 
     @cached_property
     def repeated(self) -> frozenset[str]:
@@ -228,7 +230,7 @@ class Sources:
     @cached_property
     def _facts(self) -> tuple[tuple[tuple[Date, ...], tuple[Quantity, ...]], ...]:
         """The dates of each text, and its numbers that are not dates."""
-        return tuple(dates_and_numbers(text.text) for text in self.texts)
+        return tuple(dates_and_numbers(text) for text in self.texts)
 
     @property
     def dates(self) -> Iterator[Date]:
@@ -285,7 +287,7 @@ class Prepared:
 
     @cached_property
     def _facts(self) -> tuple[tuple[Date, ...], tuple[Quantity, ...]]:
-        return dates_and_numbers(self.output.text)
+        return dates_and_numbers(self.output)
 
     @property
     def dates(self) -> tuple[Date, ...]:
@@ -357,16 +359,10 @@ def joined(spans: Sequence[Span], text: str) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def _parts(wording: Wording) -> Iterator[str]:
-    """Yield the stems of the parts of camel-case words."""
-    for word, (start, end) in checked(zip(wording.forms, wording.places, strict=True)):
-        written = wording.text[start:end]
-        if written[1:].islower() or written == word or written.isupper():
-            continue
-        cut = 0
-        for at in range(1, len(written)):
-            if written[at].isupper() and written[at - 1].islower():
-                yield stem(form(written[cut:at]))
-                cut = at
-        if cut:
-            yield stem(form(written[cut:]))
+@lru_cache(maxsize=1 << 14)
+def _parts(written: str) -> tuple[str, ...]:
+    """Return the stems of the parts of a camel-case word; empty for another word."""
+    if written[1:].islower() or written.isupper() or written == form(written):
+        return ()
+    humps = [at for at in range(1, len(written)) if written[at].isupper() and written[at - 1].islower()]
+    return tuple(stem(form(written[a:b])) for a, b in pairwise([0, *humps, len(written)])) if humps else ()
