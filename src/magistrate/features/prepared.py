@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import chain, pairwise
+from typing import Any
 
 from magistrate._deadline import check, checked
 from magistrate._scratch import once
@@ -23,7 +24,7 @@ from magistrate.types import Sample, Span
 MOST_NAMED = 4  # pieces quoted in a reason
 LONGEST = 256  # words aligned together: memory grows with the product of both lengths
 ABSENT = LONGEST + 1
-FEW = 8  # passages whose weights are added one by one, since that many are not worth an array
+MANY = 256  # passages, and 16 times as many words: fewer are not worth an array and the import of numpy
 BETWEEN = 1_000  # positions between two texts, so that words of different texts are never near each other
 
 
@@ -62,10 +63,13 @@ class WordSequence:
     """A sequence of words, stored as numbers."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        import numpy as np
-
         self._numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
-        self._words = np.fromiter(map(self._numbers.__getitem__, words), np.int32, len(words))
+        self._words: Any = tuple(map(self._numbers.__getitem__, words))
+        self._is_long = len(words) > 16 * MANY
+        if self._is_long:
+            import numpy as np
+
+            self._words = np.array(self._words, np.int32)
 
     def shared(self, words: Sequence[str]) -> Iterator[int]:
         """Yield the indices in `words` of those in a longest common subsequence with this sequence.
@@ -78,7 +82,6 @@ class WordSequence:
                 yield begin + at
 
     def _aligned(self, words: Sequence[str]) -> Iterator[int]:
-        import numpy as np
         from rapidfuzz.distance import LCSseq
 
         # Words on only one side cannot match, so only the others are compared, encoded as characters.
@@ -89,10 +92,15 @@ class WordSequence:
         ]
         if not letters:
             return
-        table = np.zeros(len(self._numbers), np.uint32)
-        table[list(letters)] = list(letters.values())
-        found = table[self._words]
-        mine = found[found > 0].tobytes().decode("utf-32")
+        if self._is_long:
+            import numpy as np
+
+            table = np.zeros(len(self._numbers), np.uint32)
+            table[list(letters)] = list(letters.values())
+            found = table[self._words]
+            mine = found[found > 0].tobytes().decode("utf-32")
+        else:
+            mine = "".join(map(chr, filter(None, map(letters.get, self._words))))
         for block in LCSseq.opcodes("".join(map(chr, written)), mine):
             if block.tag == "equal":
                 yield from range(block.src_start, block.src_end)
@@ -141,8 +149,6 @@ def covers(
     its inverse frequency among the passages (Spärck Jones 1972), in a form that gives the most weight to
     words that no passage has.
     """
-    import numpy as np
-
     content = frozenset(number for number in output.content if output.stems[number] not in ignored)
     n = max(len(passages), 1)
     found = []
@@ -150,20 +156,34 @@ def covers(
         check()
         counted = [output.stems[at] for at in range(first, last) if at in content]
         if counted:
-            covered, whole = np.zeros(n), 0.0
-            for stem in dict.fromkeys(counted):
-                having = passages.having(stem)
-                weight = math.log1p(n / (len(having) + 0.5))
+            having = list(map(passages.having, dict.fromkeys(counted)))
+            weights = [math.log1p(n / (len(each) + 0.5)) for each in having]
+            whole = 0.0
+            for weight in weights:  # one after the other: `sum` rounds otherwise on some Pythons
                 whole += weight
-                if len(having) > FEW:
-                    covered[np.asarray(having)] += weight
-                else:
-                    for number in having:
-                        covered[number] += weight
-            best = int(covered.argmax())
-            lack = max(0.0, 1.0 - float(covered[best] / whole))
+            best, covered = _best(having, weights, n)
+            lack = max(0.0, 1.0 - covered / whole)
             found.append(Cover(output.span(first, last - 1), len(counted), lack, best))
     return tuple(found)
+
+
+def _best(having: Sequence[Sequence[int]], weights: Sequence[float], n: int) -> tuple[int, float]:
+    """Return the first of `n` passages with the most weight, and its weight."""
+    if n <= MANY:
+        covered = [0.0] * n
+        for numbers, weight in zip(having, weights, strict=True):
+            for number in numbers:
+                covered[number] += weight
+        most = max(covered)
+        return covered.index(most), most
+    import numpy as np
+
+    sums = np.zeros(n)
+    for numbers, weight in zip(having, weights, strict=True):
+        if numbers:
+            sums[np.asarray(numbers)] += weight
+    best = int(sums.argmax())
+    return best, float(sums[best])
 
 
 class Sources:
