@@ -398,6 +398,23 @@ def test_long_lists_are_cut() -> None:
 # --- speed ---------------------------------------------------------------------------------------
 
 
+def test_numbers_and_dates_are_found_at_every_place_where_a_word_can_begin() -> None:
+    text = "x\u0301five and \u017fix, \ufb01ve5 km, June² MONDAYS, in May, ٣ kg, x\u03012 m"
+    assert [text[each.span.start : each.span.end] for each in quantities(text)] == [
+        *("five", "\u017fix", "\ufb01ve", "٣ kg", "2 m")
+    ]
+    assert [text[each.span.start : each.span.end] for each in dates(text)] == ["June", "MONDAYS", "May"]
+
+
+def test_words_are_the_same_whatever_else_the_text_has() -> None:
+    """A character of another script changes how a text is split, not where."""
+    characters = map(chr, (*range(0x560), *range(0x1E00, 0x2C00), *range(0x1F200, 0x1FB00)))
+    text = " ".join(f"a{each}b" for each in characters)
+    alone, together = worded(text), worded(f"{text} 東")
+    assert alone.places == together.places[:-1]
+    assert alone.forms == together.forms[:-1]
+
+
 def text_of(n: int, draw: random.Random) -> str:
     vocabulary = [
         f"{a}{b}{c}"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
+from itertools import islice
 from math import inf
 from threading import Lock
 from typing import Any, TypeVar
@@ -114,10 +115,11 @@ def check() -> None:
 
 def checked(items: Iterable[T], every: int = EVERY) -> Iterator[T]:
     """Yield the same items, with a `check()` before the first and before each `every`th item after it."""
-    for number, item in enumerate(items):
-        if number % every == 0:
-            check()
+    iterator = iter(items)
+    for item in iterator:
+        check()
         yield item
+        yield from islice(iterator, every - 1)
 
 
 def alone() -> AbstractContextManager[None]:

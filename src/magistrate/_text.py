@@ -19,6 +19,7 @@ from magistrate.errors import InputError
 MARK = {"hallucinated": "#c8553d", "faithful": "#2f8f6b"}  # visible on white and on black
 NEUTRAL = "#808080"
 HOT = "200,85,61"  # the colour of hallucinated; text on it is readable in light and dark mode
+PLACE = re.compile(r"[0-9]{1,9}")  # an index into a list, in a path or a pointer
 LEVELS = 5  # levels of heat; FAINTEST is the opacity of the first
 FAINTEST = 0.15
 QUOTE = "background:rgba(214,158,46,.25);color:inherit;border-bottom:2px solid rgba(214,158,46,.9)"

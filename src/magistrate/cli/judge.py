@@ -79,8 +79,6 @@ def command(
     from magistrate.api import judge as judging
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.judges import registry
-    from magistrate.report.export import outcome_data
-    from magistrate.report.terminal import print_outcome
     from magistrate.runs.progress import waiting
     from magistrate.types import Verdict
 
@@ -99,9 +97,13 @@ def command(
             judging.judge_sample(sample, judge=each, model=engine, deadline=deadline) for each in asked
         ]
     if as_json:
+        from magistrate.report.export import outcome_data
+
         data = [outcome_data(each, steps=steps) for each in outcomes]
         print_json(data[0] if len(data) == 1 else data)
     else:
+        from magistrate.report.terminal import print_outcome
+
         for outcome in outcomes:
             print_outcome(outcome, sample, console(), steps=steps)
     return DONE if all(isinstance(each, Verdict) for each in outcomes) else ENGINE_GONE

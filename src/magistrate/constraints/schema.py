@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 from urllib.parse import unquote
 
+from magistrate._text import PLACE
 from magistrate.constraints.regex import translate
 from magistrate.errors import ConstraintError
 
@@ -43,7 +43,6 @@ _PAIRS = (
     ("minimum", "exclusiveMaximum"),
     ("exclusiveMinimum", "exclusiveMaximum"),
 )
-PLACE = re.compile(r"[0-9]{1,9}")  # an index into a list, in a path or a pointer
 MOST_VALUES = 1000  # the largest range of integers that is listed value by value
 
 Node = Mapping[str, Any]

@@ -1,10 +1,36 @@
-"""Read samples from files, from named public data sets and from memory, one at a time."""
+"""Read samples from files, from named public data sets and from memory, one at a time.
+
+Names are imported on first use.
+"""
 
 from __future__ import annotations
 
-from magistrate.datasets.dataset import Dataset, load
-from magistrate.datasets.named import Listing, describe
-from magistrate.datasets.rows import Problem, Unread
-from magistrate.datasets.selection import Selection
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from magistrate.datasets.dataset import Dataset, load
+    from magistrate.datasets.named import Listing, describe
+    from magistrate.datasets.rows import Problem, Unread
+    from magistrate.datasets.selection import Selection
+
+_MODULE_OF = {
+    "Dataset": "dataset",
+    "load": "dataset",
+    "Listing": "named",
+    "describe": "named",
+    "Problem": "rows",
+    "Unread": "rows",
+    "Selection": "selection",
+}
 
 __all__ = ["Dataset", "Listing", "Problem", "Selection", "Unread", "describe", "load"]
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept every misspelt name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'magistrate.datasets' has no attribute {name!r}")
+        value = getattr(import_module(f"magistrate.datasets.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from magistrate.constraints.schema import PLACE
+from magistrate._text import PLACE
 from magistrate.datasets.fields import UnknownLabel, field_of, label_of, plain, slot
 from magistrate.datasets.rows import RowError, kind_of
 from magistrate.types import HALLUCINATED, Sample, Span, Turn

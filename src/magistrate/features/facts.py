@@ -1,17 +1,17 @@
-"""Extract the numbers, dates, names and quotations of a text, and look them up in sources."""
+"""Extract the numbers and dates of a text, and look them up in sources."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import isfinite
 from typing import Any
 
 from magistrate._deadline import checked
-from magistrate.features.words import PART, SPACED, Run, Wording, compiled
+from magistrate.features.words import PART, SPACED, Wording, compiled, worded
 from magistrate.types import Span
 
 # --- dates ----------------------------------------------------------------------------------------
@@ -31,6 +31,15 @@ MONTHS = {
 SHORT = ("jan", "feb", "mar", "apr", "jun", "jul", "aug", "sept", "sep", "oct", "nov", "dec")
 WEEKDAYS = {name: number for number, name in enumerate(_WEEKDAYS.split(), 1)}
 AMBIGUOUS = ("may", "march", *SHORT)  # months only next to a day or a year, or after "in" and similar words
+
+
+DAYS = frozenset((*MONTHS, *WEEKDAYS, *(f"{day}s" for day in WEEKDAYS)))  # words that a date may begin with
+DATED = re.compile(  # how a date of digits begins
+    r"(?:1\d|20)\d\d|\d\d?[./-]\d|[0-3]?\d[^\W\d_]{0,2}\s(?:[oO][fF]\s)?(?i:ja|fe|ma|ap|ju|au|se|oc|no|de)"
+)
+
+Start = tuple[int, str]
+"""Where a date or a number may begin, and the word there; an empty word may be any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +102,36 @@ def dates(text: str) -> list[Date]:
     to it. From `2/6/2017` only the year is read, since the order of day and month differs between
     countries.
     """
-    return list(_found(text))
+    said = worded(text)
+    return list(_dates(said, _starts(said)))
 
 
-def _found(text: str) -> Iterator[Date]:
-    for found in checked(_pattern().finditer(text)):
-        span, said = Span(*found.span()), found.groupdict()
-        year = said["y1"] or said["y2"] or said["y3"] or said["y4"] or said["y5"]
-        month = said["m1"] or said["m2"] or said["m3"]
-        if said["weekday"]:
-            yield Date(span, weekday=WEEKDAYS[said["weekday"].lower()])
-        elif said["decade"]:
-            yield Date(span, decade=int(said["decade"]))
-        elif said["iso_month"]:
-            day = int(said["iso_day"]) if said["iso_day"] else None
-            yield Date(span, int(said["iso_year"]), int(said["iso_month"]), day)
-        elif month:
+def _dates(wording: Wording, starts: Sequence[Start]) -> Iterator[Date]:
+    text, end = wording.text, 0
+    for start, form in checked(starts):
+        if start < end:
+            continue
+        if DATED.match(text, start) is None if text[start].isdecimal() else form not in DAYS and form:
+            continue
+        found = _pattern().match(text, start)
+        if found is None:
+            continue
+        end = found.end()
+        span = Span(*found.span())
+        weekday, decade, year, number, month, day = found.group(
+            "weekday", "decade", "year", "number", "month", "day"
+        )
+        if weekday:
+            yield Date(span, weekday=WEEKDAYS[weekday.lower()])
+        elif decade:
+            yield Date(span, decade=int(decade))
+        elif number or month:
             if month in ("may", "march") and not year:
                 continue  # "30 may leave"
-            day = said["d1"] or said["d2"]
             yield Date(
                 span,
                 int(year) if year else None,
-                MONTHS[month.lower().rstrip(".")],
+                int(number) if number else MONTHS[month.lower().rstrip(".")],
                 int(day) if day else None,
             )
         else:
@@ -132,16 +148,16 @@ def _pattern() -> Any:
     ordinal = r"(?:st|nd|rd|th)?"
     return compiled(
         rf"""(?V1x)(?<!{PART}|\d[.,:/-])(?i:
-        (?P<iso_year>{year})-(?P<iso_month>0[1-9]|1[0-2])(?:-(?P<iso_day>[0-2]\d|3[01]))?{end}
-        |\d\d?[./-]\d\d?[./-](?P<y1>{year}){end}
-        |(?P<d1>[0-3]?\d){ordinal}\s(?:of\s)?(?P<m1>{months})(?:,?\s(?P<y2>{year}){end})?
-        |(?P<m2>{months})\s(?:(?:the\s)?(?P<d2>[0-3]?\d){ordinal}{end}(?:,?\s(?P<y3>{year}){end})?|(?P<y4>{year}){end})
+        (?P<year>{year})-(?P<number>0[1-9]|1[0-2])(?:-(?P<day>[0-2]\d|3[01]))?{end}
+        |\d\d?[./-]\d\d?[./-](?P<year>{year}){end}
+        |(?P<day>[0-3]?\d){ordinal}\s(?:of\s)?(?P<month>{months})(?:,?\s(?P<year>{year}){end})?
+        |(?P<month>{months})\s(?:(?:the\s)?(?P<day>[0-3]?\d){ordinal}{end}(?:,?\s(?P<year>{year}){end})?|(?P<year>{year}){end})
         |(?P<weekday>{"|".join(WEEKDAYS)})s?{end}
         |(?P<decade>(?:1\d|20)\d0)['’]?s{end}
         )
         |(?:(?<=(?<!\d)\d{{4}}[-–/])|(?<!{PART}|\d[.,:/-]))(?:
-        (?P<m3>(?i:{alone})|(?<=\b(?:[Ii]n|[Ss]ince|[Uu]ntil|[Bb]y|[Ll]ast|[Nn]ext|[Ll]ate|[Ee]arly|[Mm]id)\s)(?:May|March|Jan|Feb|Mar|Apr|Aug|Sept|Sep|Oct|Nov|Dec))\b
-        |(?<![$€£¥₹]\s?)(?P<y5>{year}){end}(?!\s?(?:%|percent|km|kg|miles|people|million|billion|thousand|dollars|euros|hours|feet|meters|metres|men|women)\b|\s?%))
+        (?P<month>(?i:{alone})|(?<=\b(?:[Ii]n|[Ss]ince|[Uu]ntil|[Bb]y|[Ll]ast|[Nn]ext|[Ll]ate|[Ee]arly|[Mm]id)\s)(?:May|March|Jan|Feb|Mar|Apr|Aug|Sept|Sep|Oct|Nov|Dec))\b
+        |(?<![$€£¥₹]\s?)(?P<year>{year}){end}(?!\s?(?:%|percent|km|kg|miles|people|million|billion|thousand|dollars|euros|hours|feet|meters|metres|men|women)\b|\s?%))
         """
     )
 
@@ -234,6 +250,15 @@ REACH = 0.06  # relative range that covers all values a rough number can mean
 MOST_DIGITS = 300  # longer digit strings are compared as text
 SAME = 1e-9  # relative rounding error
 BEFORE = 24  # characters before a number that are searched for its sign, currency and "about"
+SIGNS = "$€£¥₹-−"  # what may stand directly before a number
+LEADING = (*ABOUT, *SIGNS, "usd", "eur", "gbp", "jpy", "inr")  # and what may stand before a space before it
+GAPS, SYMBOLS = "-", "%$€£¥₹°¢"  # what may stand between a number and its unit, and what may begin a unit
+FOLLOWING = frozenset((*MULTIPLIERS, *ABBREVIATED, *UNITS, "us"))  # words that may follow a number
+LETTERS = re.compile(r"[^\W\d_]+")
+NOTHING: Mapping[str, None] = {"about": None, "minus": None, "money": None}
+COUNTS = frozenset((*SMALL, *TENS, *MULTIPLIERS))  # words that a spelled number may begin with
+LEADS = DAYS | COUNTS
+DIGITS = re.compile(r"\d{1,3}(?:[ \u00a0\u202f\u2009'’]\d{3})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,:]\d+)*")
 NO_SPACES = {ord(space): None for space in " \u00a0\u202f\u2009'’"}
 
 
@@ -317,44 +342,58 @@ def quantities(text: str, taken: Sequence[Span] = ()) -> list[Quantity]:
     Digits of every script are read; number words, scales and units are English, plus the usual signs. *One*
     is a number only before a scale or a unit. `taken` must be in order.
     """
-    starts = [span.start for span in taken]
+    wording = worded(text)
+    return _quantities(wording, _starts(wording), taken)
+
+
+def _quantities(wording: Wording, starts: Sequence[Start], taken: Sequence[Span]) -> list[Quantity]:
+    begins = [span.start for span in taken]
 
     def free(at: int) -> bool:
-        before = bisect_right(starts, at) - 1
+        before = bisect_right(begins, at) - 1
         return before < 0 or taken[before].end <= at
 
-    return [each for each in _numbers(text) if free(each.span.start)]
+    return [each for each in _numbers(wording, starts, free) if free(each.span.start)]
 
 
-def _numbers(text: str) -> Iterator[Quantity]:
-    for found in checked(_core().finditer(text)):
-        start, digits = found.start(), found["digits"]
-        if digits is None:
-            for first, last, value in checked(_spelled(found[0])):
-                yield from _quantity(text, start + first, start + last, value)
-        elif ":" in digits or len(digits) > MOST_DIGITS or _is_version(digits):
-            yield Quantity(Span(*found.span()), 0.0, code=digits)
-        else:
-            yield from _quantity(text, start, found.end(), *_digits(digits))
+def _numbers(wording: Wording, starts: Sequence[Start], free: Callable[[int], bool]) -> Iterator[Quantity]:
+    text, end = wording.text, 0
+    for start, form in checked(starts):
+        if start < end:
+            continue
+        if not text[start].isdecimal():
+            if (form and form not in COUNTS) or (words := _words().match(text, start)) is None:
+                continue
+            end = words.end()
+            for first, last, value in checked(_spelled(words[0])):
+                if found := _quantity(text, start + first, start + last, value):
+                    yield found
+        elif start < 2 or text[start - 1] not in ".,:" or not text[start - 2].isdecimal():
+            digits = DIGITS.match(text, start)[0]  # type: ignore[index]  # it begins with a digit
+            end = start + len(digits)
+            if not free(start) and not _is_led(text, start):
+                continue
+            if ":" in digits or len(digits) > MOST_DIGITS or _is_version(digits):
+                yield Quantity(Span(start, end), 0.0, code=digits)
+            elif found := _quantity(text, start, end, *_digits(digits)):
+                yield found
 
 
-def _quantity(
-    text: str, start: int, end: int, value: float, grain: float | None = None
-) -> Iterator[Quantity]:
-    """Yield the number at `[start, end)` with what stands around it, if it is one; no `grain` for words."""
-    before, after = _before().match(text, max(0, start - BEFORE), start), _after().match(text, end)
+def _quantity(text: str, start: int, end: int, value: float, grain: float | None = None) -> Quantity | None:
+    """Return the number at `[start, end)` with what stands around it, if it is one; no `grain` for words."""
+    before = _before().match(text, max(0, start - BEFORE), start) if _is_led(text, start) else NOTHING
+    after = _after().match(text, end) if _is_followed(text, end) else None
     scale, word, ended = _scale_and_unit(after, before["money"], end)
     measure, worth = UNITS.get(word, (None, 1.0))
     if grain is None and value == 1 and measure is None and scale == 1:
-        return  # a pronoun more often than a number
-    if grain is not None and ended == end and after["glued"]:
-        return  # a word such as 3D
+        return None  # a pronoun more often than a number
+    if grain is not None and after is not None and ended == end and after["glued"]:
+        return None  # a word such as 3D
     if not isfinite(value * scale * worth):
-        yield Quantity(Span(start, end), 0.0, code=text[start:end].casefold())
-        return
+        return Quantity(Span(start, end), 0.0, code=text[start:end].casefold())
     if before["money"]:
         start -= len(before["money"])
-    yield Quantity(
+    return Quantity(
         Span(start, ended),
         (-1 if before["minus"] and value else 1) * value * scale,
         measure,
@@ -364,8 +403,30 @@ def _quantity(
     )
 
 
+def _is_led(text: str, start: int) -> bool:
+    """Return whether `_before` may find something; it takes longer than all else about a number."""
+    before = text[max(0, start - BEFORE) : start]
+    if not before[-1:].isspace():
+        return before[-1:] in SIGNS
+    last = before.split()[-1:]
+    return bool(last) and (not last[0].isascii() or last[0].lower().endswith(LEADING))
+
+
+def _is_followed(text: str, end: int) -> bool:
+    """Return whether `_after` may find something."""
+    following = text[end : end + 1]
+    if following not in GAPS and not following.isspace():
+        return following.isalpha() or following in SYMBOLS
+    word = LETTERS.match(text, end + 1)
+    if word is None:
+        return text[end + 1 : end + 2] in SYMBOLS
+    return word[0].lower() in FOLLOWING or not word[0].isascii()
+
+
 def _scale_and_unit(after: Any, money: str | None, end: int) -> tuple[float, str, int]:
     """Return the number's scale, its unit, and the end of both."""
+    if after is None:
+        return 1.0, (money or "").strip().lower(), end
     scale, unit = (after["scale"] or "").lower(), (after["unit"] or "").lower()
     touches = after.start("scale") == end
     if scale in ABBREVIATED and not money and (scale == "m" or not touches):
@@ -384,6 +445,7 @@ def _is_version(digits: str) -> bool:
     return len(groups) > 2 and "," not in digits and not all(len(group) == 3 for group in groups[1:])
 
 
+@lru_cache(maxsize=1 << 12)
 def _digits(written: str) -> tuple[float, float]:
     """Return the value of a number in digits, and the value of its last digit's place."""
     plain = written.translate(NO_SPACES)
@@ -456,14 +518,13 @@ def _value(words: Sequence[str]) -> float:
 
 
 @cache
-def _core() -> Any:
+def _words() -> Any:
     words = "|".join([*SMALL, *TENS])
     scales = "|".join(MULTIPLIERS)
     return compiled(
         rf"""(?V1ix)
         (?<!{PART}|\d[.,:])
-        (?:(?P<digits>\d{{1,3}}(?:[\ \u00a0\u202f\u2009'’]\d{{3}})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,:]\d+)*)
-          |(?:(?:{words})|(?<=\ba\s)(?:{scales}))(?:(?:\s|-|\sand\s)(?:{words}|{scales})(?!{SPACED}))*(?!{SPACED}))
+        (?:(?:{words})|(?<=\ba\s)(?:{scales}))(?:(?:\s|-|\sand\s)(?:{words}|{scales})(?!{SPACED}))*(?!{SPACED})
         """
     )
 
@@ -489,135 +550,29 @@ def _after() -> Any:
     )
 
 
-def dates_and_numbers(text: str) -> tuple[tuple[Date, ...], tuple[Quantity, ...]]:
-    """Return the dates of `text`, and its numbers that are not dates."""
-    found = tuple(dates(text))
-    return found, tuple(quantities(text, [date.span for date in found]))
+def dates_and_numbers(wording: Wording) -> tuple[tuple[Date, ...], tuple[Quantity, ...]]:
+    """Return the dates of a text, and its numbers that are not dates."""
+    starts = _starts(wording)
+    found = tuple(_dates(wording, starts))
+    return found, tuple(_quantities(wording, starts, [date.span for date in found]))
 
 
-# --- names and quotations -------------------------------------------------------------------------
-
-MOST_CAPITALS = 0.85  # share of content words; with more, as in headings, capitals carry no information
-MOST_INITIALS = 8
-LEAST_QUOTED = 2  # words; a single quoted word is usually emphasis
-DATED = frozenset((*WEEKDAYS, *(month for month in MONTHS if month not in AMBIGUOUS)))
-_LINKS = "of the de la le du da di del van von der den bin al el y e und and for"
-LINKS = frozenset(_LINKS.split())
+# --- where to look --------------------------------------------------------------------------------
 
 
-def names_of(wording: Wording, sentences: tuple[Run, ...]) -> list[Run]:
-    """Return the names in a text as runs of words: capitalized ones and links (Bank *of* England).
+def _starts(wording: Wording) -> list[Start]:
+    """Return where a date or a number can begin: only there are the patterns tried, since they are slow.
 
-    A single capitalized word that starts a sentence or a quotation is no name, unless it is all capitals. A
-    text that is mostly capitals, or has none, has no names.
+    That is at words with a digit or in `DAYS` or `COUNTS`, and at characters after a combining mark.
     """
-    written = [wording.text[start:end] for start, end in wording.places]
-    # Weekdays and months are dates, not names.
-    capital = [
-        word[0].isupper() and form not in DATED for word, form in zip(written, wording.forms, strict=True)
-    ]
-    told = [capital[at] for at in wording.content]
-    if len(told) > 3 and sum(told) > MOST_CAPITALS * len(told):
-        return []
-    starts = {first for first, _ in sentences}
-    common = wording.common
-    found: list[Run] = []
-    at = 0
-    while at < len(written):
-        if not capital[at]:
-            at += 1
-            continue
-        last = _end(wording, written, capital, at)
-        first = at
-        if _begins(wording, at, starts) and wording.forms[first] in common:
-            first += 1  # "The Great Outdoors"
-        while first < last and wording.forms[first] in LINKS:
-            first += 1
-        if first < last and not _is_plain(wording, written, first, last, starts):
-            found.append((first, last))
-        at = max(last, at + 1)
+    text = wording.text
+    found: list[Start] = []
+    for form, (start, end) in checked(zip(wording.forms, wording.places, strict=True)):
+        if form in LEADS:
+            found.append((start, form))
+        elif not form.isalpha() or not form.isascii():
+            if form[:1].isascii() or text[start].isdecimal():
+                found.append((start, ""))
+            if not text[start:end].isalnum():
+                found += [(at + 1, "") for at in range(start, end - 1) if not text[at].isalnum()]
     return found
-
-
-def quoted(wording: Wording) -> list[Run]:
-    """Return the texts in quotation marks of at least `LEAST_QUOTED` words, as runs of words."""
-    from bisect import bisect_left
-
-    starts = [start for start, _ in wording.places]
-    found = []
-    for match in _quotations().finditer(wording.text):
-        inner = next(number for number in range(1, 7) if match[number] is not None)
-        first, last = (bisect_left(starts, at) for at in match.span(inner))
-        if last - first >= LEAST_QUOTED:
-            found.append((first, last))
-    return found
-
-
-def initials(wording: Wording) -> Iterator[str]:
-    """Yield the initials of runs of capitalized words, such as *un* for United Nations."""
-    letters = ""
-    ended = -1
-    for word, (start, end) in zip(wording.forms, wording.places, strict=True):
-        first = wording.text[start]
-        if ended >= 0 and wording.text[ended:start].strip():
-            letters = ""
-        if first.isupper():
-            letters = (letters + word[0])[: MOST_INITIALS + 1]
-            if 1 < len(letters) <= MOST_INITIALS:
-                yield letters
-        elif word not in LINKS:
-            letters = ""
-        ended = end
-
-
-def _end(wording: Wording, written: list[str], capital: list[bool], at: int) -> int:
-    """Return the index after the run of capitalized words that begins at `at`."""
-    last = at + 1
-    while last < len(written):
-        between = wording.text[wording.places[last - 1][1] : wording.places[last][0]]
-        if between.strip(" -'’.&") or (between.startswith(".") and len(written[last - 1]) > 2):
-            break
-        if capital[last]:
-            last += 1
-        elif between == " " and wording.forms[last] in LINKS and _linked(wording, capital, last):
-            last += 2
-        else:
-            break
-    if written[last - 1] in ("s", "S") and last - at > 1:
-        last -= 1
-    return last
-
-
-def _linked(wording: Wording, capital: list[bool], at: int) -> bool:
-    """Return whether a capitalized word follows a linking word, separated by one space."""
-    return (
-        at + 1 < len(capital)
-        and capital[at + 1]
-        and wording.text[wording.places[at][1] : wording.places[at + 1][0]] == " "
-        and wording.forms[at] not in ("and", "und", "y", "e", "for")
-    )
-
-
-def _begins(wording: Wording, at: int, starts: set[int]) -> bool:
-    """Return whether a word may begin a sentence: also after a colon, a quotation mark or a bullet."""
-    if at in starts or at == 0:
-        return True
-    before = wording.text[wording.places[at - 1][1] : wording.places[at][0]]
-    return bool(before.strip(" ,-'’&/()"))
-
-
-def _is_plain(wording: Wording, written: list[str], first: int, last: int, starts: set[int]) -> bool:
-    """Return whether a run is no name: a common word, a letter, or one word at the start of a sentence."""
-    if last - first > 1:
-        return False
-    word = written[first]
-    if wording.forms[first] in wording.common or len(word) == 1:
-        return True
-    return _begins(wording, first, starts) and not (word.isupper() and len(word) > 1)
-
-
-@cache
-def _quotations() -> Any:
-    return compiled(
-        r'"([^"\n]+)"|“([^“”\n]+)”|„([^“”„\n]+)[“”]|«([^«»\n]+)»|「([^「」\n]+)」|(?<!\w)[‘\']([^‘’\'\n]+(?:\w[’\']\w[^‘’\'\n]*)*)[’\'](?!\w)'
-    )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, lru_cache, partial
+from itertools import chain, pairwise
+from typing import Any
 
 from magistrate._deadline import check, checked
 from magistrate._scratch import once
 from magistrate.errors import InputError
-from magistrate.features.facts import Amounts, Calendar, Date, Quantity, dates_and_numbers, initials
+from magistrate.features.facts import Amounts, Calendar, Date, Quantity, dates_and_numbers
+from magistrate.features.names import initials
 from magistrate.features.splitting import sentences
 from magistrate.features.words import Run, Wording, form, language_of, stem, word_runs, worded
 from magistrate.types import Sample, Span
@@ -21,6 +24,7 @@ from magistrate.types import Sample, Span
 MOST_NAMED = 4  # pieces quoted in a reason
 LONGEST = 256  # words aligned together: memory grows with the product of both lengths
 ABSENT = LONGEST + 1
+MANY = 256  # passages, and 16 times as many words: fewer are not worth an array and the import of numpy
 BETWEEN = 1_000  # positions between two texts, so that words of different texts are never near each other
 
 
@@ -59,12 +63,13 @@ class WordSequence:
     """A sequence of words, stored as numbers."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        import numpy as np
+        self._numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+        self._words: Any = tuple(map(self._numbers.__getitem__, words))
+        self._is_long = len(words) > 16 * MANY
+        if self._is_long:
+            import numpy as np
 
-        self._numbers: dict[str, int] = {}
-        self._words = np.fromiter(
-            (self._numbers.setdefault(word, len(self._numbers)) for word in words), np.int32, len(words)
-        )
+            self._words = np.array(self._words, np.int32)
 
     def shared(self, words: Sequence[str]) -> Iterator[int]:
         """Yield the indices in `words` of those in a longest common subsequence with this sequence.
@@ -77,7 +82,6 @@ class WordSequence:
                 yield begin + at
 
     def _aligned(self, words: Sequence[str]) -> Iterator[int]:
-        import numpy as np
         from rapidfuzz.distance import LCSseq
 
         # Words on only one side cannot match, so only the others are compared, encoded as characters.
@@ -88,10 +92,15 @@ class WordSequence:
         ]
         if not letters:
             return
-        table = np.zeros(len(self._numbers), np.uint32)
-        table[list(letters)] = list(letters.values())
-        found = table[self._words]
-        mine = found[found > 0].tobytes().decode("utf-32")
+        if self._is_long:
+            import numpy as np
+
+            table = np.zeros(len(self._numbers), np.uint32)
+            table[list(letters)] = list(letters.values())
+            found = table[self._words]
+            mine = found[found > 0].tobytes().decode("utf-32")
+        else:
+            mine = "".join(map(chr, filter(None, map(letters.get, self._words))))
         for block in LCSseq.opcodes("".join(map(chr, written)), mine):
             if block.tag == "equal":
                 yield from range(block.src_start, block.src_end)
@@ -116,12 +125,12 @@ class PassageIndex:
 
     def __init__(self, passages: Sequence[tuple[Wording, Run]]) -> None:
         self.runs = tuple(passages)
-        self._having: dict[str, array[int]] = {}
+        self._having: defaultdict[str, array[int]] = defaultdict(partial(array, "l"))
         for number, (source, (first, last)) in enumerate(self.runs):
             if number % 64 == 0:
                 check()
             for each in set(source.stems[first:last]):
-                self._having.setdefault(each, array("l")).append(number)
+                self._having[each].append(number)
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -140,8 +149,6 @@ def covers(
     its inverse frequency among the passages (Spärck Jones 1972), in a form that gives the most weight to
     words that no passage has.
     """
-    import numpy as np
-
     content = frozenset(number for number in output.content if output.stems[number] not in ignored)
     n = max(len(passages), 1)
     found = []
@@ -149,17 +156,34 @@ def covers(
         check()
         counted = [output.stems[at] for at in range(first, last) if at in content]
         if counted:
-            covered, whole = np.zeros(n), 0.0
-            for stem in dict.fromkeys(counted):
-                having = passages.having(stem)
-                weight = math.log1p(n / (len(having) + 0.5))
+            having = list(map(passages.having, dict.fromkeys(counted)))
+            weights = [math.log1p(n / (len(each) + 0.5)) for each in having]
+            whole = 0.0
+            for weight in weights:  # one after the other: `sum` rounds otherwise on some Pythons
                 whole += weight
-                if having:
-                    covered[np.asarray(having)] += weight
-            best = int(covered.argmax())
-            lack = max(0.0, 1.0 - float(covered[best] / whole))
+            best, covered = _best(having, weights, n)
+            lack = max(0.0, 1.0 - covered / whole)
             found.append(Cover(output.span(first, last - 1), len(counted), lack, best))
     return tuple(found)
+
+
+def _best(having: Sequence[Sequence[int]], weights: Sequence[float], n: int) -> tuple[int, float]:
+    """Return the first of `n` passages with the most weight, and its weight."""
+    if n <= MANY:
+        covered = [0.0] * n
+        for numbers, weight in zip(having, weights, strict=True):
+            for number in numbers:
+                covered[number] += weight
+        most = max(covered)
+        return covered.index(most), most
+    import numpy as np
+
+    sums = np.zeros(n)
+    for numbers, weight in zip(having, weights, strict=True):
+        if numbers:
+            sums[np.asarray(numbers)] += weight
+    best = int(sums.argmax())
+    return best, float(sums[best])
 
 
 class Sources:
@@ -176,11 +200,9 @@ class Sources:
     @cached_property
     def known(self) -> frozenset[str]:
         """The stems of all words of the texts, and of the parts of compound words such as `endStart`."""
-        found = set(chain.from_iterable(text.stems for text in self.texts))
-        found.update(chain.from_iterable(text.content_stems for text in self.texts))
-        for text in self.texts:
-            found.update(_parts(text))
-        return frozenset(found)
+        stems = chain.from_iterable(text.stems for text in self.texts)
+        written = set(chain.from_iterable(text.written for text in self.texts))
+        return frozenset(chain(stems, *map(_parts, checked(written))))
 
     @cached_property
     def repeated(self) -> frozenset[str]:
@@ -228,7 +250,7 @@ class Sources:
     @cached_property
     def _facts(self) -> tuple[tuple[tuple[Date, ...], tuple[Quantity, ...]], ...]:
         """The dates of each text, and its numbers that are not dates."""
-        return tuple(dates_and_numbers(text.text) for text in self.texts)
+        return tuple(dates_and_numbers(text) for text in self.texts)
 
     @property
     def dates(self) -> Iterator[Date]:
@@ -285,7 +307,7 @@ class Prepared:
 
     @cached_property
     def _facts(self) -> tuple[tuple[Date, ...], tuple[Quantity, ...]]:
-        return dates_and_numbers(self.output.text)
+        return dates_and_numbers(self.output)
 
     @property
     def dates(self) -> tuple[Date, ...]:
@@ -357,16 +379,10 @@ def joined(spans: Sequence[Span], text: str) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def _parts(wording: Wording) -> Iterator[str]:
-    """Yield the stems of the parts of camel-case words."""
-    for word, (start, end) in checked(zip(wording.forms, wording.places, strict=True)):
-        written = wording.text[start:end]
-        if written[1:].islower() or written == word or written.isupper():
-            continue
-        cut = 0
-        for at in range(1, len(written)):
-            if written[at].isupper() and written[at - 1].islower():
-                yield stem(form(written[cut:at]))
-                cut = at
-        if cut:
-            yield stem(form(written[cut:]))
+@lru_cache(maxsize=1 << 14)
+def _parts(written: str) -> tuple[str, ...]:
+    """Return the stems of the parts of a camel-case word; empty for another word."""
+    if written[1:].islower() or written.isupper() or written == form(written):
+        return ()
+    humps = [at for at in range(1, len(written)) if written[at].isupper() and written[at - 1].islower()]
+    return tuple(stem(form(written[a:b])) for a, b in pairwise([0, *humps, len(written)])) if humps else ()

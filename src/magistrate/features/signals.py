@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 from magistrate._deadline import alone, checked
 from magistrate.errors import InputError, SpecError
-from magistrate.features.facts import Date, Quantity, names_of, quoted
+from magistrate.features.facts import Date, Quantity
+from magistrate.features.names import names_of, quoted
 from magistrate.features.prepared import Prepared, Reading, Sources, joined, listed, prepared, undefined
 from magistrate.features.words import word_runs, words
 from magistrate.types import Sample, Span

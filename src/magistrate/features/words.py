@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -86,6 +88,15 @@ COMMON = frozenset().union(*STOP.values())
 UNSPACED_NAMES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
 """The same scripts as `UNSPACED`, by how the Unicode names of their characters begin."""
 
+ALPHANUMERIC = re.compile(r"[^\W_]+")
+UNUSUAL = re.compile(
+    r"[^\0-\u02ff\u0370-\u0482\u048a-\u0557\u1e00-\u208e\u20a0-\u20cf\u2100-\u2bff\U0001f201-\U0001faff]"
+)
+"""A character that Latin, Greek and Cyrillic texts rarely have.
+
+In a text without any, `ALPHANUMERIC` finds the words that `_pattern` finds, several times faster.
+"""
+
 SHORTEST_STEM = 3  # letters that must remain before an ending
 ENDINGS = ("ing", "ed", "es", "s", "ly", "e")
 
@@ -136,14 +147,22 @@ class Wording:
     language: str | None = None
 
     @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The words as they are in the text."""
+        return tuple(self.text[start:end] for start, end in self.places)
+
+    @cached_property
     def stems(self) -> tuple[str, ...]:
         """The words without endings; in scripts without spaces, pairs of characters (the last is empty)."""
-        found = [stem(form) for form in checked(self.forms)]
-        for at in range(len(found) - 1):
-            if self._joined(at):
-                found[at] += self.forms[at + 1]
-        if len(found) > 1 and self._joined(len(found) - 2):
-            found[-1] = ""  # the last character is in the pair before it
+        found = list(map(stem, checked(self.forms)))
+        if self.text.isascii():
+            return tuple(found)
+        others = [at for at, form in enumerate(self.forms) if not form.isascii()]
+        for at, following in checked(pairwise(others)):
+            if following == at + 1 and self.places[at][1] == self.places[following][0]:
+                found[at] += self.forms[following]
+                if following == len(found) - 1:
+                    found[-1] = ""  # the last character is in the pair before it
         return tuple(found)
 
     @property
@@ -170,24 +189,16 @@ class Wording:
     @cached_property
     def commonest(self) -> tuple[int, ...]:
         """How many of the words are stop words of each language in `STOP`."""
-        counted = [word for word in self.forms if word in COMMON]
-        return tuple(sum(word in words for word in counted) for words in STOP.values())
+        counted = Counter(filter(COMMON.__contains__, self.forms)).items()
+        return tuple(sum(n for word, n in counted if word in words) for words in STOP.values())
 
     def spoken(self, language: str | None) -> Wording:
         """Return the same words with this language set."""
-        return replace(self, language=language)
+        return Wording(self.text, self.forms, self.places, language)
 
     def span(self, first: int, last: int) -> Span:
         """Return the span from word `first` to word `last`, both included."""
         return Span(self.places[first][0], self.places[last][1])
-
-    def _joined(self, at: int) -> bool:
-        """Return whether this word and the next are adjacent characters of a script without spaces."""
-        return (
-            self.places[at][1] == self.places[at + 1][0]
-            and not self.forms[at].isascii()
-            and not self.forms[at + 1].isascii()
-        )
 
 
 def worded(text: str) -> Wording:
@@ -196,11 +207,13 @@ def worded(text: str) -> Wording:
     >>> worded("L'été, 25 °C: 東京!").forms
     ('l', 'été', '25', 'c', '東', '京')
     """
-    forms: list[str] = []
-    places: list[tuple[int, int]] = []
-    for found in checked(_pattern().finditer(text)):
-        forms.append(form(found[0]))
-        places.append(found.span())
+    pattern = ALPHANUMERIC if UNUSUAL.search(text) is None else _pattern()
+    places = [found.span() for found in checked(pattern.finditer(text))]
+    if text.isascii():
+        lowered = text.lower()
+        forms = [lowered[start:end] for start, end in places]
+    else:
+        forms = [form(text[start:end]) for start, end in checked(places)]
     return Wording(text, tuple(forms), tuple(places))
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from magistrate.engines.base import Capability, Engine
 from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge, unfit
-from magistrate.judges.builtin import instance
-from magistrate.judges.classify import Classify
 from magistrate.judges.verdicts import check_binary
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
+
+if TYPE_CHECKING:
+    from magistrate.judges.classify import Classify
 
 EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choose"})
 
@@ -28,6 +29,9 @@ def shipped() -> Judge:
 @cache
 def _explainer() -> Classify:
     """Return the judge whose prompt the explanation continues."""
+    from magistrate.judges.builtin import instance
+    from magistrate.judges.classify import Classify
+
     found = instance("faithfulness")
     assert isinstance(found, Classify)
     return found

@@ -168,11 +168,12 @@ def single_value(text: str) -> tuple[Any, ...] | None:
     a rough number, and for dates that countries read differently.
     """
     from magistrate.features.facts import dates_and_numbers
+    from magistrate.features.words import worded
 
     bare = text.strip().rstrip(".!").strip()
     if not bare or len(bare) > LONGEST_VALUE:
         return None
-    dates, numbers = dates_and_numbers(bare)
+    dates, numbers = dates_and_numbers(worded(bare))
     if len(dates) + len(numbers) != 1:
         return None
     span = dates[0].span if dates else numbers[0].span

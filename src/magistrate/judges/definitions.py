@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
+from magistrate._text import PLACE
 from magistrate._yaml import DIALECT, Document, Key, parse_document, read_document
 from magistrate.constraints import compile_check, constraint
-from magistrate.constraints.schema import PLACE
 from magistrate.errors import ConstraintError, SpecError
 from magistrate.judges.base import LISTS, Judge
 from magistrate.judges.classify import WORDS, Classify, Criterion, direction_of, with_section

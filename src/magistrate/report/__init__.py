@@ -1,9 +1,31 @@
-"""Reports of a run: metrics computed from outcomes, shown in the terminal, as HTML and in files."""
+"""Reports of a run: metrics computed from outcomes, shown in the terminal, as HTML and in files.
 
-from magistrate.report.export import table, to_pandas
-from magistrate.report.summary import baselines, summarize
-from magistrate.report.terminal import outcome_panel, render
-from magistrate.report.values import Baseline, JudgeReport, Report, RunFacts
+Names are imported on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from magistrate.report.export import table, to_pandas
+    from magistrate.report.summary import baselines, summarize
+    from magistrate.report.terminal import outcome_panel, render
+    from magistrate.report.values import Baseline, JudgeReport, Report, RunFacts
+
+_MODULE_OF = {
+    "table": "export",
+    "to_pandas": "export",
+    "baselines": "summary",
+    "summarize": "summary",
+    "outcome_panel": "terminal",
+    "render": "terminal",
+    "Baseline": "values",
+    "JudgeReport": "values",
+    "Report": "values",
+    "RunFacts": "values",
+}
 
 __all__ = [
     "Baseline",
@@ -17,3 +39,12 @@ __all__ = [
     "table",
     "to_pandas",
 ]
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept every misspelt name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'magistrate.report' has no attribute {name!r}")
+        value = getattr(import_module(f"magistrate.report.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value

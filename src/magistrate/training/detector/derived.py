@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from magistrate.features.facts import dates_and_numbers
 from magistrate.features.splitting import sentences
+from magistrate.features.words import worded
 from magistrate.training.synthetic.draft import STOP, Draft, Place, Text, sort_of
 from magistrate.training.synthetic.lexicon import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
@@ -166,7 +167,7 @@ def asked(every: Iterable[Sample], seed: int, share: float, lexicon: Lexicon) ->
 def _answers(draft: Draft, text: str) -> list[tuple[Place, Sort]]:
     """Return the names, dates and numbers of a text, each with its sort."""
     found: list[tuple[Place, Sort]] = []
-    dates, numbers = dates_and_numbers(text)
+    dates, numbers = dates_and_numbers(worded(text))
     spans = [(each.span, ("date", "year" if each.is_year else "day")) for each in dates]
     spans += [(each.span, ("number", each.measure or "")) for each in numbers]
     found += [(Place(span.start, span.end, text[span.start : span.end]), sort) for span, sort in spans]
