@@ -277,7 +277,7 @@ def keep_outcome(connection: Connection, run_id: str, sample: Sample, outcome: O
     """Store an outcome in a run, replacing an earlier failure, and its sample if the run lacks it."""
     runs.lock_run(connection, run_id)
     if not runs.has_sample(connection, run_id, sample.id):
-        runs.append_samples(connection, run_id, [sample])
+        runs.append_samples(connection, run_id, [runs.SampleRow.of(sample)])
     row = outcome_rows.prepared(outcome)
     outcome_rows.replace_failures(connection, run_id, [row])
     outcome_rows.insert_outcomes(connection, run_id, [row])
