@@ -33,6 +33,7 @@ from magistrate.store.codec import (
 from magistrate.store.postgres import lock_transaction
 from magistrate.store.schema import (
     dataset_samples,
+    figures,
     insert_missing,
     insert_rows,
     is_server,
@@ -189,9 +190,18 @@ def runs_where(
     for run, word in connection.execute(select(run_tags).where(run_tags.c.run_id.in_(ids))):
         tags.setdefault(run, []).append(word)
     counts: dict[str, dict[str, dict[str, int]]] = {}
+    # The metrics of a run that has not changed since tell these numbers without counting a million rows.
+    known = (figures.c.n_ok, figures.c.n_failures, figures.c.n_abstentions)
+    current = select(figures.c.run_id, figures.c.judge, *known).join(runs, runs.c.id == figures.c.run_id)
+    current = current.where(figures.c.run_id.in_(ids), figures.c.revision == runs.c.revision)
+    for run, judge, *numbers in connection.execute(current):
+        told = zip(("verdict", "failure", "abstention"), numbers, strict=True)
+        counts.setdefault(run, {})[judge] = dict(told)
     groups = (outcomes.c.run_id, outcomes.c.judge, outcomes.c.kind)
-    counting = select(*groups, func.count()).where(outcomes.c.run_id.in_(ids)).group_by(*groups)
-    for run, judge, kind, number in connection.execute(counting):
+    others = (outcomes.c.run_id.in_(ids), outcomes.c.run_id.not_in(list(counts)))
+    for run, judge, kind, number in connection.execute(
+        select(*groups, func.count()).where(*others).group_by(*groups)
+    ):
         counts.setdefault(run, {}).setdefault(judge, {})[kind] = number
     return [
         run_from(row, tags.get(row.id, []), counts.get(row.id, {}), row.n_samples)

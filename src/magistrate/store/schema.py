@@ -265,8 +265,8 @@ traces = Table(
 Index(
     "traces_unread",
     traces.c.since,
-    sqlite_where=traces.c.changed > traces.c.read,
-    postgresql_where=traces.c.changed > traces.c.read,
+    sqlite_where=traces.c.changed
+    > traces.c.read,  # in PostgreSQL too, whose option here would import its dialect
 )
 
 spans = Table(
@@ -359,8 +359,7 @@ Index(
     decisions.c.rule,
     decisions.c.target,
     unique=True,
-    sqlite_where=decisions.c.state != "superseded",
-    postgresql_where=decisions.c.state != "superseded",
+    sqlite_where=decisions.c.state != "superseded",  # as above
 )
 
 # Spending of a rule per hour: the totals, the number of targets, and the maximum for one target.
