@@ -198,10 +198,10 @@ def runs_where(
         told = zip(("verdict", "failure", "abstention"), numbers, strict=True)
         counts.setdefault(run, {})[judge] = dict(told)
     groups = (outcomes.c.run_id, outcomes.c.judge, outcomes.c.kind)
-    others = (outcomes.c.run_id.in_(ids), outcomes.c.run_id.not_in(list(counts)))
-    for run, judge, kind, number in connection.execute(
-        select(*groups, func.count()).where(*others).group_by(*groups)
-    ):
+    rest = chosen.subquery()
+    others = outcomes.c.run_id.in_(select(rest.c.id).where(rest.c.id.not_in(list(counts))))
+    counting = select(*groups, func.count()).where(others).group_by(*groups)
+    for run, judge, kind, number in connection.execute(counting):
         counts.setdefault(run, {}).setdefault(judge, {})[kind] = number
     return [
         run_from(row, tags.get(row.id, []), counts.get(row.id, {}), row.n_samples)
