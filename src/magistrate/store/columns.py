@@ -185,7 +185,9 @@ def _number(label: Any) -> Any:
     return case((label == HALLUCINATED, 1), (label == FAITHFUL, 0), else_=OTHER)
 
 
-def _parts(connection: Connection, asked: Select[Any], position: ColumnElement[int]) -> Iterator[list[Any]]:
+def _parts(
+    connection: Connection, asked: Select[Any], position: ColumnElement[int]
+) -> Iterator[Sequence[Any]]:
     """Yield the rows in the order of `position`, their first column, in lists.
 
     They are the tuples of the driver, since to make a `Row` of each takes longer than to read it.

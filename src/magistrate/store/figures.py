@@ -210,7 +210,7 @@ class RunLists:
         `scores`, which may be many megabytes, are empty if they are not asked for.
         """
         mine = (figures.c.run_id == run_id, figures.c.made_by == made_by)
-        columns = [column for column in figures.c if column.key != "scores"]
+        columns: list[ColumnElement[Any]] = [each for each in figures.c if each.key != "scores"]
         columns.append(figures.c.scores if scores else literal(b"").label("scores"))
         rows = self._connection.execute(select(*columns).where(*mine).order_by(figures.c.place)).all()
         return (rows[0].revision if rows else -1), [of_row(KeptFigures, row) for row in rows]

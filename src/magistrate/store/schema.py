@@ -620,7 +620,7 @@ def insert_rows(
 @lru_cache(64)
 def _insertion(
     dialect: Dialect, table: Table, names: tuple[str, ...], missing: bool
-) -> tuple[str, list[Callable[[Any], Any] | None]]:
+) -> tuple[str, Sequence[Callable[[Any], Any] | None]]:
     """Return the statement that inserts these columns, and the conversion of each column's values."""
     quoted = dialect.identifier_preparer.quote
     into = f"INSERT INTO {quoted(table.name)} ({', '.join(map(quoted, names))})"
