@@ -288,3 +288,15 @@ def test_charts_of_many_scores_are_drawn_behind_and_are_never_stale(
             assert client.get(f"/runs/{run}").status_code == 200
     assert not plain["pending"] and again["refused"] is None
     assert again["report"]["n_ok"] == expected.n_ok and again["threshold"] == plain["threshold"]
+
+
+def test_the_numbers_of_a_run_are_those_of_its_metrics_only_while_it_does_not_change(place: str) -> None:
+    with Store.open(place) as store:
+        run = filled(store, 60)
+        before = store.find_run(run)
+        counted(store, run)
+        assert store.find_run(run) == before
+        lean = counted(store, run, scores=False)
+        assert (lean.report, lean.scores) == (counted(store, run).report, {})
+        store.add_outcome(run, said(1, "new"))
+        assert store.find_run(run).n_verdicts == before.n_verdicts + 1

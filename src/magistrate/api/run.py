@@ -117,7 +117,7 @@ def report_of(store: Store, run_id: str, flag: Collection[str] | None = None) ->
     from magistrate.report.counts import count, counted
 
     if flag is None:
-        return counted(store, run_id).report
+        return counted(store, run_id, scores=False).report
     with store.snapshot() as moment:
         return count(moment, store.seen(moment.record(run_id)), flag).report
 

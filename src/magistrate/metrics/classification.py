@@ -28,7 +28,15 @@ from typing import TYPE_CHECKING, Any
 
 from magistrate._text import decimal
 from magistrate.errors import InputError
-from magistrate.metrics.distributions import brentq, ndtri, rankdata, roc_auc_score, stdtrit, wilson_interval
+from magistrate.metrics.distributions import (
+    brentq,
+    ndtri,
+    numbered,
+    rankdata,
+    roc_auc_score,
+    stdtrit,
+    wilson_interval,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,7 +128,7 @@ def _effective_size(residuals: Floats, groups: Ints) -> EffectiveSize:
     """Return the effective size of samples with these residuals `[n]`, which sum to 0."""
     import numpy as np
 
-    _, members = np.unique(groups, return_inverse=True)
+    members = numbered(groups)
     n, contexts = residuals.size, int(members.max()) + 1
     if contexts == n:
         return EffectiveSize(n, contexts, n)
@@ -134,9 +142,7 @@ def _effective_size(residuals: Floats, groups: Ints) -> EffectiveSize:
 
 
 def _count(groups: Ints) -> int:
-    import numpy as np
-
-    return int(np.unique(groups).size)
+    return int(numbered(groups).max(initial=-1)) + 1
 
 
 METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "auroc")

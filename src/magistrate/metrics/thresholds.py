@@ -23,7 +23,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Literal
 
 from magistrate.errors import InputError, SpecError
-from magistrate.metrics.distributions import stdtrit
+from magistrate.metrics.distributions import numbered, stdtrit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -180,8 +180,8 @@ def threshold_gain(
 
     flags, own = np.asarray(truth, dtype=np.bool_), np.asarray(said, dtype=np.bool_)
     values = np.asarray(scores, dtype=np.float64)
-    _, members = np.unique(np.asarray(groups), return_inverse=True)
-    places = [np.unique(members[each]).size for each in (flags, ~flags)]
+    members = numbered(groups)
+    places = [int(numbered(members[each]).max(initial=-1)) + 1 for each in (flags, ~flags)]
     positives = int(flags.sum())
     fewest = min(positives, flags.size - positives)
     if flags.size < LEAST_SAMPLES or fewest < LEAST_OF_EITHER or min(places) < 2 * FOLDS:

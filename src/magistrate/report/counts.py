@@ -18,6 +18,7 @@ from magistrate._version import __version__
 from magistrate.datasets.fields import like_context
 from magistrate.datasets.rows import unread_of
 from magistrate.errors import StoreError
+from magistrate.metrics.distributions import numbered
 from magistrate.report.summary import (
     Counts,
     against,
@@ -201,11 +202,14 @@ class RunFigures:
     scores: Mapping[str, JudgeScores]
 
 
-def counted(store: Store, run_id: str) -> RunFigures:
-    """Return the current metrics of a run. Those of a run that has stopped are stored for later calls."""
+def counted(store: Store, run_id: str, *, scores: bool = True) -> RunFigures:
+    """Return the current metrics of a run. Those of a run that has stopped are stored for later calls.
+
+    Without `scores`, those of a large run need not be read; the result may lack them.
+    """
     with store.snapshot() as moment:
         record = store.seen(moment.record(run_id))
-        known = stored_figures(moment, record)
+        known = stored_figures(moment, record, scores=scores)
         if known is not None and known.revision == record.revision:
             return known
         found = count(moment, record)
@@ -217,14 +221,15 @@ def counted(store: Store, run_id: str) -> RunFigures:
     return found
 
 
-def stored_figures(moment: Snapshot, record: RunRecord) -> RunFigures | None:
-    """Return the stored metrics of a run, of any revision, or None if there are none."""
-    revision, figures = moment.figures(record.id, MADE_BY)
+def stored_figures(moment: Snapshot, record: RunRecord, *, scores: bool = True) -> RunFigures | None:
+    """Return the stored metrics of a run, of any revision, or None without any. `scores` are optional."""
+    revision, figures = moment.figures(record.id, MADE_BY, scores=scores)
     if not figures:
         return None
     try:
         report = Report(facts_of(record), tuple(report_from(each) for each in figures))
-        return RunFigures(revision, report, {each.judge: scores_from(each) for each in figures})
+        found = {each.judge: scores_from(each) for each in figures} if scores else {}
+        return RunFigures(revision, report, found)
     except (ValueError, TypeError, RecursionError):  # damaged: they can be computed again
         return None
 
@@ -315,6 +320,8 @@ def count_columns(moment: Snapshot, record: RunRecord, damaged: list[str]) -> Ru
 
 def _counts(judge: str, columns: OutcomeColumns, contexts: NDArray[np.int64]) -> Counts:
     """Return the counts of a judge; `contexts` are those of the samples of its outcomes."""
+    import numpy as np
+
     gold, verdicts = Counter[str](), Counter[str]()
     others: dict[str, Counter[str]] = {"failure": Counter(), "abstention": Counter()}
     for (kind, label, truth, code), n in columns.counts.items():
@@ -326,6 +333,8 @@ def _counts(judge: str, columns: OutcomeColumns, contexts: NDArray[np.int64]) ->
             others[kind][str(code)] += n
     known = columns.said != OTHER
     measured = known & (columns.gold != OTHER)
+    every_group = _in_order(contexts[known])
+    all_labelled = np.array_equal(measured, known)
     return Counts(
         judge=judge,
         n_judged=columns.positions.size,
@@ -341,9 +350,9 @@ def _counts(judge: str, columns: OutcomeColumns, contexts: NDArray[np.int64]) ->
         truth=columns.gold[measured] == 1,
         said=columns.said[measured] == 1,
         scores=columns.scores[measured],
-        groups=_in_order(contexts[measured]),
+        groups=every_group if all_labelled else _in_order(contexts[measured]),
         every_score=columns.scores[known],
-        every_group=_in_order(contexts[known]),
+        every_group=every_group,
     )
 
 
@@ -351,7 +360,9 @@ def _in_order(groups: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number groups in the order in which they appear, as `groups_of` does."""
     import numpy as np
 
-    _, first, members = np.unique(groups, return_index=True, return_inverse=True)
+    members = numbered(groups)
+    first = np.full(members.max(initial=-1) + 1, members.size)
+    np.minimum.at(first, members, np.arange(members.size))
     numbers = np.empty(first.size, dtype=np.int64)
     numbers[np.argsort(first)] = np.arange(first.size)
     return numbers[members]

@@ -143,6 +143,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, Answer]) -> Answer:
     task = asyncio.ensure_future(begun())
     stopped = True
     try:
+        await asyncio.sleep(0)  # quick work ends in its first step, and a timer would take longer than it
         while not task.done() and (left := deadline.left) > 0:
             await asyncio.wait([task], timeout=left)
         if task.done():

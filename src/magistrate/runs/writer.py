@@ -21,14 +21,13 @@ from magistrate.runs.prepare import RunPlan
 from magistrate.runs.progress import ProgressListener
 from magistrate.runs.workers import Workers
 from magistrate.store import FinishedStatus, Store
-from magistrate.store.runs import ROWS_AT_ONCE
+from magistrate.store.runs import ROWS_AT_ONCE, SampleRow
 from magistrate.store.shares import Part
 from magistrate.types import Failure, Outcome, Sample, Usage
 
 Item = TypeVar("Item")
 Pair = tuple[str, str]  # a sample's id and a judge's name
 SECONDS_BETWEEN_NOTES = 5.0
-AHEAD = 50  # samples that are stored together before the first of them is judged
 
 _log = _logging.get("runs")
 
@@ -104,7 +103,10 @@ async def execute_run(
 
 @dataclass(slots=True)
 class OutcomeWriter:
-    """Writes the samples and outcomes of one run to the store."""
+    """Writes the samples and outcomes of one run to the store.
+
+    `unstored` samples are being judged and are stored with the next outcomes.
+    """
 
     store: Store
     run_id: str
@@ -115,6 +117,7 @@ class OutcomeWriter:
     listener: ProgressListener | None
     kept: set[str] = field(default_factory=set)
     unmade: set[str] = field(default_factory=set)
+    unstored: list[SampleRow] = field(default_factory=list)
     noted: float = 0.0
 
     @property
@@ -165,6 +168,7 @@ class OutcomeWriter:
         finally:
             for group in _chunks(undelivered, GROUP):  # these calls are already paid for
                 self._take(group)
+            self._add([])
         return self.budget.reached if self.budget.refused else None
 
     def finish(self, status: FinishedStatus, reason: str | None) -> None:
@@ -182,9 +186,11 @@ class OutcomeWriter:
         if self.plan.task is not None:
             yield from self.work.samples  # they are stored once their output is known
             return
-        for chunk in _chunks(self.work.samples, AHEAD):
-            self._store([sample for sample in chunk if sample.id not in self.kept])
-            yield from chunk
+        for sample in self.work.samples:
+            if sample.id not in self.kept:
+                self.unstored.append(SampleRow.of(sample))
+                self.kept.add(sample.id)
+            yield sample  # before it is stored: that is done with the next outcomes
 
     def _store(self, samples: Sequence[Sample]) -> None:
         if samples:
@@ -213,14 +219,20 @@ class OutcomeWriter:
             self._note()
 
     def _add(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """Store outcomes in one transaction, and return what was stored.
+        """Store outcomes and what is `unstored` in one transaction, and return the outcomes that were stored.
 
         One that cannot be stored becomes a failure of its judge, not of the run. The others of its group are
         stored in smaller ones.
         """
         try:
-            self.store.add_outcomes(self.run_id, outcomes, replace_failure=self.work.again)
+            self.store.add_outcomes(
+                self.run_id, outcomes, replace_failure=self.work.again, samples=self.unstored
+            )
+            self.unstored.clear()
         except InputError as error:
+            if not outcomes:
+                raise
+            self._add([])
             if half := len(outcomes) // 2:
                 return self._add(outcomes[:half]) + self._add(outcomes[half:])
             return self._add([not_storable(outcomes[0], error)])

@@ -25,13 +25,7 @@ MAX_DEPTH = 100
 def dumps(value: Any, *, sort_keys: bool = False) -> str:
     """Encode `value` as compact ASCII JSON. `InputError` names the place of a value that cannot be stored."""
     try:
-        return json.dumps(
-            _plain(value, "$", 0),
-            sort_keys=sort_keys,
-            separators=(",", ":"),
-            allow_nan=False,
-            check_circular=False,
-        )
+        return (_SORTED if sort_keys else _ENCODER).encode(_plain(value, "$", 0))
     except ValueError as error:
         raise InputError(f"a value cannot be stored: {error}") from error
 
@@ -64,11 +58,17 @@ def _plain(value: Any, where: str, depth: int) -> Any:
     if depth >= MAX_DEPTH:
         raise InputError(f"a value is nested deeper than {MAX_DEPTH} levels or contains itself; flatten it")
     if isinstance(value, tuple | list):
-        items = [_plain(item, f"{where}[{place}]", depth + 1) for place, item in enumerate(value)]
+        items = [
+            item if type(item) is str else _plain(item, f"{where}[{place}]", depth + 1)
+            for place, item in enumerate(value)
+        ]
         return {"$tuple": items} if isinstance(value, tuple) else items
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):  # `dict` first, which is told faster
         if all(isinstance(key, str) and key[:1] != "$" for key in value):
-            return {key: _plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+            return {
+                key: item if type(item) is str else _plain(item, f"{where}.{key}", depth + 1)
+                for key, item in value.items()
+            }
         pairs = [
             [_plain(key, f"{where} key", depth + 1), _plain(item, f"{where}.{key}", depth + 1)]
             for key, item in value.items()
@@ -91,7 +91,10 @@ def _untagged(value: dict[str, Any]) -> Any:
     return value
 
 
-_DECODER = json.JSONDecoder(object_hook=_untagged)  # `json.loads` would create one per call
+# `json.loads` and `json.dumps` would create one per call.
+_DECODER = json.JSONDecoder(object_hook=_untagged)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
+_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False, check_circular=False)
 
 
 # --- samples ------------------------------------------------------------------------------------
@@ -101,17 +104,16 @@ def sample_body(sample: Sample) -> str:
     """Encode a sample's canonical content: everything but its id. Empty fields are left out."""
     fields = {
         "output": sample.output,
-        "context": list(sample.context),
+        "context": list(sample.context) or None,
         "input": sample.input,
         "expected": sample.expected,
-        "messages": [[turn.role, turn.text] for turn in sample.messages],
-        "alternatives": list(sample.alternatives),
+        "messages": [[turn.role, turn.text] for turn in sample.messages] or None,
+        "alternatives": list(sample.alternatives) or None,
         "label": sample.label,
-        "spans": [_span(span) for span in sample.spans],
-        "metadata": dict(sample.metadata),
+        "spans": [_span(span) for span in sample.spans] or None,
+        "metadata": dict(sample.metadata) or None,
     }
-    kept = {name: value for name, value in fields.items() if value is not None and value not in ([], {})}
-    return dumps(kept, sort_keys=True)
+    return dumps({name: value for name, value in fields.items() if value is not None}, sort_keys=True)
 
 
 def sample_key(body: str) -> str:
@@ -123,7 +125,7 @@ def context_number(sources: Sequence[str]) -> int | None:
     """Return a signed 64-bit number of a sample's sources, the same for equal ones; None without any."""
     if not any(text.strip() for text in sources):
         return None
-    told = json.dumps(list(sources), separators=(",", ":")).encode("ascii")
+    told = _ENCODER.encode(list(sources)).encode("ascii")
     return int.from_bytes(sha256(told).digest()[:8], "big", signed=True)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Select, case, func, select
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, func, select
 
 from magistrate.errors import StoreError
 from magistrate.store.codec import loads, naming, sample_from
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OTHER = -1  # a label that is neither faithful nor hallucinated, or none
-_ROWS = 20_000  # rows in memory at a time
+_ROWS = 2_000  # rows in memory at a time
 _AGREES = "explanation_agrees"
 
 
@@ -58,37 +58,42 @@ class ColumnReads:
 
         mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge)
         told = case((outcomes.c.body.contains(f'"{_AGREES}":', autoescape=True), outcomes.c.body), else_=None)
-        asked = select(
-            outcomes.c.position,
-            _number(outcomes.c.label),
-            _number(outcomes.c.gold),
-            func.coalesce(outcomes.c.score, 0.0),
-            outcomes.c.seconds,
-            told,
-        )
-        kinds = ("i8", "i1", "i1", "f8", "f8")
-        parts: list[list[NDArray[Any]]] = [[np.empty(0, dtype=kind)] for kind in kinds]
-        broken, agreed = set[int](), Counter[bool]()
-        for rows in _parts(self._connection, asked.where(*mine).order_by(outcomes.c.position)):
-            *columns, bodies = zip(*rows, strict=True)
-            for part, column, kind in zip(parts, columns, kinds, strict=True):
-                part.append(np.array(column, dtype=kind))
-            for position, body in zip(columns[0], bodies, strict=True):
-                if body is not None and (found := self._agrees(run_id, judge, position, body, damaged)):
+        read = {
+            "position": (outcomes.c.position, "i8"),
+            "said": (_number(outcomes.c.label), "i1"),
+            "gold": (_number(outcomes.c.gold), "i1"),
+            "score": (func.coalesce(outcomes.c.score, 0.0), "f8"),
+            "seconds": (outcomes.c.seconds, "f8"),
+            **{column.key: (column, "i8") for column in SPENT},
+            "body": (told, "O"),
+        }
+        asked = select(*(column for column, _ in read.values())).where(*mine)
+        row_kind = np.dtype([(name, kind) for name, (_, kind) in read.items()])
+        names = ("position", "said", "gold", "score", "seconds")
+        parts: list[list[NDArray[Any]]] = [[np.empty(0, dtype=row_kind[name])] for name in names]
+        broken, agreed, usage = list[int](), Counter[bool](), Usage()
+        for rows in _parts(self._connection, asked, outcomes.c.position):
+            part = np.fromiter(rows, dtype=row_kind, count=len(rows))
+            lost = []
+            for at, position, body in [(n, row[0], row[-1]) for n, row in enumerate(rows) if row[-1]]:
+                found = self._agrees(run_id, judge, position, body, damaged)
+                if found is None:
+                    lost.append(at)
+                    broken.append(position)
+                else:
                     agreed.update(each for each in found if each is not None)
-                elif body is not None:
-                    broken.add(position)
-        whole: list[NDArray[Any]] = [np.concatenate(part) for part in parts]
-        kept = ~np.isin(whole[0], list(broken)) if broken else slice(None)
-        positions, said, gold, scores, seconds = (column[kept] for column in whole)
-        counts, usage = self._counts(mine, broken)
+            part = np.delete(part, lost) if lost else part
+            usage += Usage(*(int(part[column.key].sum()) for column in SPENT))
+            for column, name in zip(parts, names, strict=True):
+                column.append(part[name].copy())  # a view would keep the whole part
+        positions, said, gold, scores, seconds = (np.concatenate(column) for column in parts)
         return OutcomeColumns(
             positions=positions,
             said=said,
             gold=gold,
             scores=scores,
             seconds=seconds,
-            counts=counts,
+            counts=self._counts(mine, broken),
             usage=usage,
             n_explained=agreed.total(),
             flips=agreed[False],
@@ -112,31 +117,34 @@ class ColumnReads:
             return None
 
     def _counts(
-        self, mine: Sequence[Any], broken: set[int]
-    ) -> tuple[Counter[tuple[str, str | None, str | None, str | None]], Usage]:
-        key = (outcomes.c.kind, outcomes.c.label, outcomes.c.gold, outcomes.c.code)
-        asked = select(*key, func.count(), *map(func.sum, SPENT)).where(*mine).group_by(*key)
-        counts, usage = Counter[Any](), Usage()
-        for row in self._connection.execute(asked):
-            counts[tuple(row[:4])] += row[4]
-            usage += Usage(*map(int, row[5:]))
+        self, mine: Sequence[Any], broken: Sequence[int]
+    ) -> Counter[tuple[str, str | None, str | None, str | None]]:
+        """Count by kind, label, gold label and code. Verdicts have no code: an index has all of the rest."""
+        key = (outcomes.c.kind, outcomes.c.label, outcomes.c.gold)
+        coded = (*key, outcomes.c.code)
+        counts = Counter[tuple[str, str | None, str | None, str | None]]()
+        asked = select(*key, func.count()).where(*mine, outcomes.c.kind == "verdict").group_by(*key)
+        for kind, label, gold, n in self._connection.execute(asked):
+            counts[kind, label, gold, None] += n
+        asked = select(*coded, func.count()).where(*mine, outcomes.c.kind != "verdict").group_by(*coded)
+        for *cell, n in self._connection.execute(asked):
+            counts[tuple(cell)] += n
         for position in broken:
-            lost = select(*key, *SPENT).where(*mine, outcomes.c.position == position)
-            row = self._connection.execute(lost).one()
-            counts[tuple(row[:4])] -= 1
-            spent = (have - int(less) for have, less in zip(astuple(usage), row[4:], strict=True))
-            usage = Usage(*spent)
-        return +counts, usage
+            row = self._connection.execute(select(*coded).where(*mine, outcomes.c.position == position)).one()
+            counts[tuple(row)] -= 1
+        return +counts
 
     def contexts(self, run_id: str) -> NDArray[np.int64]:
         """Return a number `[n]` for each sample of the run, in order, the same for equal sources."""
         import numpy as np
 
-        asked = select(func.coalesce(run_samples.c.context, 0)).where(run_samples.c.run_id == run_id)
-        rows = _parts(self._connection, asked.order_by(run_samples.c.position))
-        # Not the rows themselves, which numpy would ask one by one whether they are arrays.
-        parts = [np.array([number for (number,) in part], dtype=np.int64) for part in rows]
-        numbers = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        context = func.coalesce(run_samples.c.context, 0)
+        asked = select(run_samples.c.position, context).where(run_samples.c.run_id == run_id)
+        row_kind = np.dtype([("position", "i8"), ("context", "i8")])
+        parts = [np.empty(0, dtype=row_kind)]
+        for rows in _parts(self._connection, asked, run_samples.c.position):
+            parts.append(np.fromiter(rows, dtype=row_kind, count=len(rows)))
+        numbers = np.concatenate(parts)["context"]
         known, members = np.unique(numbers, return_inverse=True)
         alone = numbers == 0  # a sample without sources shares them with no other
         members[alone] = known.size + np.arange(int(alone.sum()))
@@ -177,6 +185,21 @@ def _number(label: Any) -> Any:
     return case((label == HALLUCINATED, 1), (label == FAITHFUL, 0), else_=OTHER)
 
 
-def _parts(connection: Connection, asked: Select[Any]) -> Iterator[Sequence[Any]]:
-    with connection.execute(asked.execution_options(yield_per=_ROWS)) as rows:
-        yield from rows.partitions()
+def _parts(
+    connection: Connection, asked: Select[Any], position: ColumnElement[int]
+) -> Iterator[Sequence[Any]]:
+    """Yield the rows in the order of `position`, their first column, in lists.
+
+    They are the tuples of the driver, since to make a `Row` of each takes longer than to read it.
+    """
+    asked = asked.where(position > bindparam("last")).order_by(position).limit(_ROWS)
+    last = -1
+    while True:
+        with connection.execute(asked, {"last": last}) as found:
+            assert found.cursor is not None
+            rows = found.cursor.fetchall()
+        if rows:
+            yield rows
+        if len(rows) < _ROWS:
+            return
+        last = rows[-1][0]

@@ -34,6 +34,7 @@ from magistrate.store.schema import (
     dataset_samples,
     dataset_versions,
     insert_missing,
+    insert_rows,
     label_items,
     of_row,
     run_samples,
@@ -154,12 +155,14 @@ def keep_content(
     keep_samples(connection, {key: body for _, key, body in keyed})
     content = {"digest": digest, "n_samples": n_samples}
     connection.execute(insert_missing(connection, dataset_contents), [content])
-    connection.execute(
-        insert_missing(connection, dataset_samples),
+    insert_rows(
+        connection,
+        dataset_samples,
         [
             {"digest": digest, "position": position, "sample_id": sample_id, "sample_key": key}
             for position, (sample_id, key, _) in enumerate(keyed, first)
         ],
+        missing=True,
     )
 
 

@@ -391,7 +391,7 @@ def _keep_outcomes(
         mine = (run_samples.c.run_id == run_id, run_samples.c.sample_id.in_(samples))
         known = set(connection.scalars(select(run_samples.c.sample_id).where(*mine)))
         if missing := [sample for sample_id, sample in samples.items() if sample_id not in known]:
-            runs.append_samples(connection, run_id, missing)
+            runs.append_samples(connection, run_id, [runs.SampleRow.of(each) for each in missing])
         new = [rows[each.outcome.sample_id, each.outcome.judge] for each in group if each.outcome is not None]
         outcome_rows.replace_failures(connection, run_id, new)
         outcome_rows.insert_outcomes(connection, run_id, new)

@@ -11,7 +11,20 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, and_, case, delete, exists, func, insert, not_, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    not_,
+    or_,
+    select,
+)
 
 from magistrate.datasets.rows import Unread, unread_of
 from magistrate.store.codec import loads, recipes_from
@@ -191,10 +204,15 @@ class RunLists:
 
     _connection: Connection
 
-    def figures(self, run_id: str, made_by: str) -> tuple[int, list[KeptFigures]]:
-        """Return the revision and metrics of the run's judges computed by `made_by`; -1 if there are none."""
+    def figures(self, run_id: str, made_by: str, *, scores: bool = True) -> tuple[int, list[KeptFigures]]:
+        """Return the revision and metrics of the run's judges computed by `made_by`; -1 if there are none.
+
+        `scores`, which may be many megabytes, are empty if they are not asked for.
+        """
         mine = (figures.c.run_id == run_id, figures.c.made_by == made_by)
-        rows = self._connection.execute(select(figures).where(*mine).order_by(figures.c.place)).all()
+        columns: list[ColumnElement[Any]] = [each for each in figures.c if each.key != "scores"]
+        columns.append(figures.c.scores if scores else literal(b"").label("scores"))
+        rows = self._connection.execute(select(*columns).where(*mine).order_by(figures.c.place)).all()
         return (rows[0].revision if rows else -1), [of_row(KeptFigures, row) for row in rows]
 
     def progress(self, run_id: str) -> dict[str, int]:

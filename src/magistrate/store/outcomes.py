@@ -48,7 +48,7 @@ def prepared(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as a row for `insert_outcomes`. Raises `InputError` if a value cannot be stored."""
     try:
         body = steps_body(outcome.steps) if outcome.steps else None
-        return outcome_row(outcome) | {"of_sample": outcome.sample_id, "steps": body, "attempt": 1}
+        return outcome_row(outcome) | {"of_sample": outcome.sample_id, "body_of_steps": body, "attempt": 1}
     except InputError as error:
         raise InputError(
             f"the outcome of judge {outcome.judge!r} for sample {shorten(repr(outcome.sample_id))}: {error}"
@@ -60,15 +60,14 @@ def insert_outcomes(connection: Connection, run_id: str, rows: Sequence[dict[str
     change_run(connection, run_id)  # locks the run, so that no sample's label changes meanwhile
     asked = {"in_run": run_id, "of_samples": list({row["of_sample"] for row in rows})}
     places = {sample_id: (at, gold) for sample_id, at, gold in connection.execute(_PLACES, asked)}
-    told, bodies = list[dict[str, Any]](), dict[tuple[int | None, str], str]()
+    bodies = dict[tuple[int | None, str], str]()
     for row in rows:
         # Without a position the database rejects the row.
-        position, gold = places.get(row["of_sample"], (None, None))
-        columns = {name: row[name] for name in row if name not in ("steps", "of_sample")}
-        told.append(columns | {"run_id": run_id, "position": position, "gold": gold})
-        if row["steps"] is not None:
-            bodies[position, row["judge"]] = row["steps"]
-    insert_rows(connection, outcomes, told)
+        row["position"], row["gold"] = places.get(row["of_sample"], (None, None))
+        row["run_id"] = run_id
+        if row["body_of_steps"] is not None:
+            bodies[row["position"], row["judge"]] = row["body_of_steps"]
+    insert_rows(connection, outcomes, rows)
     if bodies:
         stored = connection.execute(_STORED, {"in_run": run_id, "at": list({at for at, _ in bodies})})
         ids = {(position, judge): number for position, judge, number in stored}
@@ -259,12 +258,11 @@ def _verdict_body(verdict: Verdict) -> str:
         "explanation": verdict.explanation,
         "explanation_agrees": verdict.explanation_agrees,
         "mass": _finite("mass", verdict.mass),
-        "claims": claims_plain(verdict.claims),
-        "details": dict(verdict.details),
+        "claims": claims_plain(verdict.claims) or None,
+        "details": dict(verdict.details) or None,
     }
-    return dumps(
-        {name: value for name, value in fields.items() if value is not None and value not in ([], {})}
-    )
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return dumps(kept) if kept else "{}"
 
 
 def _finite(name: str, value: float | None) -> float | None:

@@ -17,8 +17,6 @@ import magistrate.store.runs as runs
 from magistrate.store.codec import (
     recipes_body,
     recipes_from,
-    sample_body,
-    sample_key,
     scoring_body,
     scoring_from,
 )
@@ -72,22 +70,22 @@ class SharedRuns(StorePart):
         A sample whose id the run has already given to another content is added under `ID~KEY`, where KEY is
         the beginning of the sha256 of its content.
         """
-        keys = [sample_key(sample_body(sample)) for sample in samples]
+        rows = [runs.SampleRow.of(sample) for sample in samples]
         placed: list[str] = []
         with self._writing() as connection:
             runs.require_run(connection, run_id)
             runs.lock_run(connection, run_id)
             kept = _keys(connection, run_id, [sample.id for sample in samples])
-            added: list[Sample] = []
-            for sample, key in zip(samples, keys, strict=True):
-                mine = sample.id
+            added: list[runs.SampleRow] = []
+            for row in rows:
+                mine, key = row.sample_id, row.sample_key
                 while kept.get(mine, key) != key:
                     mine = other_id(mine, key)
                     if mine not in kept:
                         kept |= _keys(connection, run_id, [mine])
                 if mine not in kept:
                     kept[mine] = key
-                    added.append(replace(sample, id=mine))
+                    added.append(replace(row, sample_id=mine))
                 placed.append(mine)
             for chunk in _chunks(added):
                 runs.append_samples(connection, run_id, chunk)

@@ -35,6 +35,7 @@ from magistrate.store.runs import (
     WORDS_COMPARED,
     FinishedStatus,
     RunRecord,
+    SampleRow,
     near,
     record_of,
     require_run,
@@ -422,12 +423,7 @@ class Store(DatasetShelf):
         """
         added, remaining = 0, iter(samples)
         while chunk := list(islice(remaining, runs.ROWS_AT_ONCE)):
-            with explained(self.shown):
-                try:
-                    with self._writer.begin():
-                        runs.append_samples(self._writer, run_id, chunk)
-                except IntegrityError as error:
-                    raise self._why_no_samples(run_id, [sample.id for sample in chunk]) from error
+            self._add_outcomes(run_id, (), samples=[SampleRow.of(sample) for sample in chunk])
             added += len(chunk)
         return added
 
@@ -440,15 +436,23 @@ class Store(DatasetShelf):
         """
         self._add_outcomes(run_id, [outcome], replace_failure)
 
-    def add_outcomes(self, run_id: str, outcomes: Iterable[Outcome], *, replace_failure: bool = False) -> int:
+    def add_outcomes(
+        self,
+        run_id: str,
+        outcomes: Iterable[Outcome],
+        *,
+        replace_failure: bool = False,
+        samples: Sequence[SampleRow] = (),
+    ) -> int:
         """Store many outcomes, 500 per transaction, and return their number.
 
-        `replace_failure` and errors are those of `add_outcome`. Earlier chunks are kept.
+        `samples` that the run lacks are appended in the first transaction. `replace_failure` and errors are
+        those of `add_outcome`, and of `add_samples`. Earlier chunks are kept.
         """
         added, remaining = 0, iter(outcomes)
-        while chunk := list(islice(remaining, runs.ROWS_AT_ONCE)):
-            self._add_outcomes(run_id, chunk, replace_failure)
-            added += len(chunk)
+        while (chunk := list(islice(remaining, runs.ROWS_AT_ONCE))) or samples:
+            self._add_outcomes(run_id, chunk, replace_failure, samples)
+            added, samples = added + len(chunk), ()
         return added
 
     def add_recorded(
@@ -559,15 +563,28 @@ class Store(DatasetShelf):
 
     # --- writing, and reasons of rejections ------------------------------------------------------
 
-    def _add_outcomes(self, run_id: str, chunk: Sequence[Outcome], replace_failure: bool = False) -> None:
+    def _add_outcomes(
+        self,
+        run_id: str,
+        chunk: Sequence[Outcome],
+        replace_failure: bool = False,
+        samples: Sequence[SampleRow] = (),
+    ) -> None:
+        appended = False
         with explained(self.shown):
             try:
                 rows = [outcomes.prepared(outcome) for outcome in chunk]
                 with self._writer.begin():
+                    if samples:
+                        runs.append_samples(self._writer, run_id, samples)
+                    appended = True
                     if replace_failure:
                         outcomes.replace_failures(self._writer, run_id, rows)
-                    outcomes.insert_outcomes(self._writer, run_id, rows)
+                    if rows:
+                        outcomes.insert_outcomes(self._writer, run_id, rows)
             except IntegrityError as error:
+                if not appended:
+                    raise self._why_no_samples(run_id, [row.sample_id for row in samples]) from error
                 raise self._why_no_outcome(run_id, chunk) from error
 
     def _why_no_samples(self, run_id: str, sample_ids: Sequence[str]) -> InputError:
