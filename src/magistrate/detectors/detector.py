@@ -80,8 +80,12 @@ class Detection:
 
     @property
     def logit(self) -> float:
-        """The logit of the worst sentence: an output is as unsupported as its worst part."""
-        return max(each.logit for each in self.sentences)
+        """Half the logit of the worst sentence and half their mean.
+
+        An output is as unsupported as its worst sentence, but the worst of many is high by chance alone.
+        """
+        logits = [each.logit for each in self.sentences]
+        return (max(logits) + sum(logits) / len(logits)) / 2
 
     @property
     def words(self) -> tuple[Word, ...]:
