@@ -151,9 +151,10 @@ def test_a_text_that_spells_special_tokens_has_none(tmp_path: Path) -> None:
     marks = " ".join(MARKS)
     hostile = f"The bridge{marks} is{marks.replace(' ', '')} blue \ud800 \u202e. {marks}"
     asked = sample(hostile, hostile, input=hostile, messages=(Turn("user", hostile),))
-    for window in Reader(told, 512).windows(asked):
+    reader = Reader(told, 512)
+    for window in (*reader.windows(asked), *reader.pairs(asked)):
         found = [at for at, token in enumerate(window.ids) if token in special]
-        assert found == [0, window.second - 1, window.begin - 1, window.end]
+        assert found == sorted({0, window.second - 1, window.begin - 1, window.end})
 
 
 def test_a_tokenizer_is_refused_that_has_no_marks_or_takes_them_from_texts(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import math
 import threading
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TOGETHER = 8  # windows per pass, at most
 FATAL = 4  # ONNX Runtime logs to standard error from this severity on; it raises the other errors
 KEPT = 8  # detectors that stay loaded
+NEAR = 2  # how much more the nearest passage counts than the whole context, in logits
 LEAST_SHARE = 1 / 3  # a passage contradicts a sentence only above this share
 
 Kind = Literal["supported", "contradicted", "absent"]
@@ -47,8 +48,9 @@ class Word:
 class SentenceScores:
     """The scores of one sentence, characters `[start, end)` of the output.
 
-    `logit` is the uncalibrated log odds that the context does not support it. `shares` are the uncalibrated
-    probabilities of `KINDS`, which sum to 1. `passage` is what it was compared with, None without a context.
+    `logit` is the uncalibrated log odds that the context does not support it. `passage` is the part of the
+    context nearest to it, None without a context. Beside that passage, `shares` are the uncalibrated
+    probabilities of `KINDS`, which sum to 1, and the words have theirs.
     """
 
     start: int
@@ -111,12 +113,9 @@ class Detector:
 
     def detect_all(self, samples: Sequence[Sample]) -> list[Detection | None]:
         """Score each sample's output. Windows of similar length are batched."""
-        read = [self.reader.pairs(sample) for sample in samples]
-        flat = [window for windows in read for window in windows]
-        logits = iter(self._logits(flat))
-        return [
-            self._detection(sample, windows, logits) for sample, windows in zip(samples, read, strict=True)
-        ]
+        read = [(self.reader.windows(sample), self.reader.pairs(sample)) for sample in samples]
+        logits = iter(self._logits([window for both in read for windows in both for window in windows]))
+        return [self._detection(sample, *both, logits) for sample, both in zip(samples, read, strict=True)]
 
     def logits(self, samples: Sequence[Sample]) -> list[float]:
         """Return the logit of each sample's output. Raises `InputError` for one without readable text."""
@@ -127,12 +126,21 @@ class Detector:
         return [each.logit for each in found if each is not None]
 
     def _detection(
-        self, sample: Sample, windows: Sequence[Window], logits: Iterator[np.ndarray]
+        self, sample: Sample, windows: Sequence[Window], pairs: Sequence[Window], logits: Iterator[np.ndarray]
     ) -> Detection | None:
-        if not windows:
+        if not pairs:
             return None
-        found = [_reading(sample.output or "", window, next(logits)) for window in windows]
-        return Detection(tuple(found), len(windows), sum(len(window.ids) for window in windows))
+        output = sample.output or ""
+        within = [each.logit for window in windows for each in _readings(output, window, next(logits))]
+        found = [each for window in pairs for each in _readings(output, window, next(logits))]
+        return Detection(
+            tuple(
+                replace(each, logit=(NEAR * each.logit + whole) / (NEAR + 1))
+                for each, whole in zip(found, within, strict=True)
+            ),
+            len(windows) + len(pairs),
+            sum(len(window.ids) for window in (*windows, *pairs)),
+        )
 
     def _logits(self, windows: Sequence[Window]) -> list[np.ndarray]:
         """Return float32 `[tokens, 4]` for each window, in order."""
@@ -200,21 +208,21 @@ def _unload() -> None:
     _loaded.cache_clear()
 
 
-def _reading(output: str, window: Window, logits: np.ndarray) -> SentenceScores:
-    """Return the scores of a window's sentence; its logits are the mean over its tokens."""
-    (each,) = window.sentences
-    told = logits[each.begin : each.end]
-    means = told[:, 1:].mean(axis=0)
-    supported, contradicted, absent = (math.exp(value - float(max(means))) for value in map(float, means))
-    total = supported + contradicted + absent
-    return SentenceScores(
-        start=each.start,
-        end=each.stop,
-        logit=math.log(contradicted + absent + 1e-30) - math.log(supported + 1e-30),
-        shares=(supported / total, contradicted / total, absent / total),
-        words=_words(output, window, each, told[:, 0].tolist()),
-        passage=window.passages[0] if window.passages else None,
-    )
+def _readings(output: str, window: Window, logits: np.ndarray) -> Iterator[SentenceScores]:
+    """Yield the scores of a window's sentences; a sentence's logits are the mean over its tokens."""
+    for each in window.sentences:
+        told = logits[each.begin : each.end]
+        means = told[:, 1:].mean(axis=0)
+        supported, contradicted, absent = (math.exp(value - float(max(means))) for value in map(float, means))
+        total = supported + contradicted + absent
+        yield SentenceScores(
+            start=each.start,
+            end=each.stop,
+            logit=math.log(contradicted + absent + 1e-30) - math.log(supported + 1e-30),
+            shares=(supported / total, contradicted / total, absent / total),
+            words=_words(output, window, each, told[:, 0].tolist()),
+            passage=window.passages[0] if window.passages else None,
+        )
 
 
 def _words(output: str, window: Window, sentence: Sentence, logits: Sequence[float]) -> tuple[Word, ...]:

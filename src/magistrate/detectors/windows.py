@@ -126,37 +126,33 @@ class Reader:
 
     def windows(self, sample: Sample) -> list[Window]:
         """Return the windows of a sample, in the order of its output; empty without a letter or digit."""
-        output = sample.output or ""
-        if not any(map(str.isalnum, output)):
-            return []
-        found = self._encode(output)
-        places = [_trimmed(output, *each) for each in found.offsets]
-        if not places:
-            return []
+        ids, places, parts = self._said(sample)
         source = self.source(sample)
-        parts = checked(self._parts(output, found.ids, places), 1)
-        return [self._window(source, found.ids, places, part) for part in parts]
+        return [self._window(source, ids, places, part) for part in parts]
 
     def pairs(self, sample: Sample) -> list[Window]:
-        """Return a window for each sentence of the output, with the passage of the context nearest to it.
+        """Return a window for each sentence of `windows`, with the passage of the context nearest to it.
 
-        This is what a detector judges by: it compares two sentences better than it finds one among many, and
-        a question beside them only distracts it. An output without a letter or digit has none.
+        A detector compares two sentences better than it finds one among many, and a question beside them
+        distracts it.
         """
-        output = sample.output or ""
-        if not any(map(str.isalnum, output)):
-            return []
-        found = self._encode(output)
-        places = [_trimmed(output, *each) for each in found.offsets]
-        if not places:
-            return []
+        ids, places, parts = self._said(sample)
         pieces = self.source(sample).pieces
-        parts = checked(self._parts(output, found.ids, places), 1)
+        output = sample.output or ""
         return [
-            self._pair(nearest(pieces, output[each.start : each.stop]), found.ids, places, each)
+            self._pair(nearest(pieces, output[each.start : each.stop]), ids, places, each)
             for part in parts
             for each in part
         ]
+
+    def _said(self, sample: Sample) -> tuple[Sequence[int], list[tuple[int, int]], Iterator[list[Sentence]]]:
+        """Return the output's tokens with their places, and its sentences in groups that fit a window."""
+        output = sample.output or ""
+        if not any(map(str.isalnum, output)):
+            return (), [], iter(())
+        found = self._encode(output)
+        places = [_trimmed(output, *each) for each in found.offsets]
+        return found.ids, places, checked(self._parts(output, found.ids, places), 1) if places else iter(())
 
     def source(self, sample: Sample) -> Source:
         """Return the text that a sample's output is compared with; encoded once per `scratch`."""
