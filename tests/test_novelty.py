@@ -108,6 +108,7 @@ def test_info_says_that_no_model_is_asked_and_what_was_learnt_from() -> None:
     assert isinstance(registry.judge("novelty"), Novelty)
 
 
+@pytest.mark.alone
 def test_500_tokens_take_no_longer_than_a_short_loop() -> None:
     sample = Sample("s", f"{COPIED} {MADE_UP} " * 5, (CONTEXT * 20,))
     judging = loop = float("inf")
@@ -117,7 +118,7 @@ def test_500_tokens_take_no_longer_than_a_short_loop() -> None:
         between = time.thread_time()
         sum(n % 7 for n in range(100_000))
         judging, loop = min(judging, between - start), min(loop, time.thread_time() - between)
-    assert judging < 1.5 * loop, "0.6 to 0.8 times as long; it was 2.4 times when every character was tried"
+    assert judging < 2 * loop, "0.7 to 0.8 times as long; up to 1.2 times on a busy machine"
 
 
 # --- base rates ----------------------------------------------------------------------------------
