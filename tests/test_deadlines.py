@@ -17,6 +17,7 @@ import magistrate
 from asked import CONTEXT, OUTPUT, an_app, until
 from magistrate import _deadline
 from magistrate.engines.base import Engine
+from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.judges.base import JudgeInfo
 from magistrate.server.app import warm_up
@@ -166,4 +167,5 @@ def test_a_detector_stops_between_its_windows(tmp_path: Path) -> None:
     threads = threading.active_count()
     found = magistrate.judge(output=LONG["output"], context=LONG["context"], judge=judge, deadline=0.5)
     assert isinstance(found, Failure) and found.code == "timeout"
-    until(lambda: not judge.model._turn.get().locked() and threading.active_count() <= threads + 3)
+    turns = judge.model._turn.get()
+    until(lambda: turns._value == available_cores() and threading.active_count() <= threads + 3)

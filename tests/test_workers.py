@@ -54,7 +54,8 @@ def test_two_workers_give_the_outcomes_of_one_process_also_if_one_is_killed(farm
     watcher = Stop(N // 2, kill)
     run = judged(farm, place, workers=2, watcher=watcher)
     processes = Counter(process for process, _ in farm.judged())
-    assert len(processes) == 3 and os.getpid() not in processes, "two, and one for the one that was killed"
+    assert os.getpid() not in processes
+    assert len(processes) in (2, 3), "two, and one for the one that was killed, if there was something left"
     assert (run.record.status, run.record.n_outcomes, watcher.seen) == ("done", N, N)
     assert bare(run) == bare(alone)
     assert [each.id for each in run.samples()] == [f"s{k}" for k in range(N)]
