@@ -7,6 +7,7 @@ is recreated; for the rest an error is raised.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -20,6 +21,10 @@ def in_child(reset: Callable[[], None]) -> None:
     """Call `reset` in every process forked from this one; does nothing on platforms without `fork`."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=reset)
+
+
+# Native objects of the parent may depend on threads that the child lacks: the child never collects them.
+in_child(gc.freeze)
 
 
 def made_before_fork(what: str) -> EngineGone:
