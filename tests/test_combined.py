@@ -24,12 +24,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A large detector that is tiny, and weights that are easy to add up."""
     made = write_detector(tmp_path / "tiny", TEXTS)
     monkeypatch.setattr(large, "folder_of_large", lambda: made)
-    monkeypatch.setattr(combined, "weights", lambda: Weights(-0.5, 1.0, 0.5, frozenset(), "test"))
+    monkeypatch.setattr(combined, "weights", lambda size: Weights(-0.5, 1.0, 0.5, frozenset(), "test"))
     return made
 
 
 def judged(output: str, *context: str, **options: float) -> Outcome:
-    return asyncio.run(Combined(**options).judge(Sample("s", output, context or (BRIDGE,)), NONE))
+    return asyncio.run(Combined("large", **options).judge(Sample("s", output, context or (BRIDGE,)), NONE))
 
 
 def verdict(output: str, **options: float) -> Verdict:
@@ -44,7 +44,7 @@ def test_the_score_adds_what_both_say() -> None:
         found = verdict(output)
         counted = asyncio.run(Novelty().judge(sample, NONE))
         assert isinstance(counted, Verdict)
-        compared = Combined().detector.model.detect(sample)
+        compared = Combined("large").detector.model.detect(sample)
         assert compared is not None
         odds = -0.5 + compared.logit + 0.5 * log_odds(counted.score)
         assert log_odds(found.score) == pytest.approx(odds, abs=1e-6)
@@ -62,7 +62,7 @@ def test_claims_are_sentences_and_facts_outside_of_them_that_the_context_lacks()
     for claim in found.claims:
         assert output[claim.output_quote.start : claim.output_quote.end] == claim.output_text
     assert found.explanation == (
-        "the context contradicts 1 place of the output; the context does not hold 2 places of the output"
+        "the context contradicts 1 and does not support 1 of 3 sentences; not in the context: 1901"
     )
 
 

@@ -1,14 +1,14 @@
 """Fits the weights of the judge `combined`, and measures it on families of data sets not used for fitting.
 
-Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python -m benchmarks.detector.fit_combined [--most N] [--write]
+Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python -m benchmarks.detector.fit_combined [--size large] [--write]
 
 Weights are fitted to the dev parts of the sets of `python -m benchmarks.quality`, and measured on their test
 parts, on the built-in set and on the everyday cases. Each family of sets has the same weight, and so has each
-label within a set. No weight is below 0. For each set the table has the AUROC of the large detector, of
+label within a set. No weight is below 0. For each set the table has the AUROC of the detector, of
 `novelty` and of `combined`, the last two with weights fitted without the family of the set, the gain of
 `combined` over `novelty` with its interval (contexts resampled, paired), and balanced accuracies at .5.
 
-`--write` writes src/magistrate/judges/combined.toml.
+`--write` writes the weights for this size to src/magistrate/judges/combined.toml.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,7 +26,8 @@ from benchmarks.detector.measure import EVERYDAY, logits_of
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
-from magistrate.detectors.detector import detector
+from magistrate.detectors.detector import Detector, detector
+from magistrate.detectors.folder import SHIPPED
 from magistrate.detectors.large import pull
 from magistrate.engines.none import NONE
 from magistrate.judges.combined import WEIGHTS, log_odds
@@ -45,9 +47,10 @@ def main() -> None:
     parser.add_argument(
         "--most", type=int, default=300, help="samples of a test part; half of that of a dev part"
     )
+    parser.add_argument("--size", choices=["small", "large"], default="small")
     parser.add_argument("--write", action="store_true", help="write judges/combined.toml")
     told = parser.parse_args()
-    learnt, tested = parts(told.most)
+    learnt, tested = parts(told.size, told.most)
     print(f"{'set':<26}{'n':>6}  detector  novelty  combined  gain [95 %]          at .5: novelty combined")
     gains = []
     for each in tested:
@@ -57,26 +60,28 @@ def main() -> None:
     fit = fitted(learnt)
     print("fitted to all: intercept, detector, novelty", fit.round(3))
     if told.write:
-        WEIGHTS.write_text(toml(fit, learnt), encoding="utf-8")
+        known = tomllib.loads(WEIGHTS.read_text(encoding="utf-8"))
+        WEIGHTS.write_text(toml({**known, told.size: weights(fit, learnt)}), encoding="utf-8")
         print("written:", WEIGHTS)
 
 
-def parts(most: int) -> tuple[list[Part], list[Part]]:
+def parts(size: str, most: int) -> tuple[list[Part], list[Part]]:
     """Return the sets to fit to, and those to measure on."""
+    model = detector(pull() if size == "large" else SHIPPED)
     learnt, tested = [], []
     for each in filter(here, SETS):
         split = draw(each, most)
-        learnt.append(part(f"{each.name}-dev", each.family, split.dev[: most // 2]))
-        tested.append(part(each.name, each.family, split.test))
-    tested.append(part("quickstart", "quickstart", list(load("quickstart"))))
-    tested.append(part("everyday", "everyday", twins(EVERYDAY)))
+        learnt.append(part(model, f"{each.name}-dev", each.family, split.dev[: most // 2]))
+        tested.append(part(model, each.name, each.family, split.test))
+    tested.append(part(model, "quickstart", "quickstart", list(load("quickstart"))))
+    tested.append(part(model, "everyday", "everyday", twins(EVERYDAY)))
     return learnt, tested
 
 
-def part(name: str, family: str, samples: Sequence[Sample]) -> Part:
+def part(model: Detector, name: str, family: str, samples: Sequence[Sample]) -> Part:
     """Return what both judges say of a set."""
     judge = Novelty(without=family if family in FAMILIES else "")
-    values = np.column_stack([logits_of(detector(pull()), samples), asyncio.run(wording(judge, samples))])
+    values = np.column_stack([logits_of(model, samples), asyncio.run(wording(judge, samples))])
     return Part(name, family, values, truth_of(samples), contexts_of(samples))
 
 
@@ -106,15 +111,29 @@ def show(each: Part, odds: np.ndarray) -> float:
     return gain
 
 
-def toml(fit: np.ndarray, learnt: Sequence[Part]) -> str:
-    """Return the file of the weights."""
-    of = ", ".join(f"{each.name} {len(each.truth)}" for each in learnt)
-    names = json.dumps(sorted({each.name.removesuffix("-dev") for each in learnt}))
-    intercept, of_detector, of_novelty = (round(float(each), 4) for each in fit)
-    return (
-        "# The weights of the judge `combined`. Written by benchmarks/detector/fit_combined.py.\n"
-        f"# fitted to: {of}\n\n"
-        f"intercept = {intercept}\ndetector = {of_detector}\nnovelty = {of_novelty}\ntrained_on = {names}\n"
+def weights(fit: np.ndarray, learnt: Sequence[Part]) -> dict[str, object]:
+    """Return what the file says of one size."""
+    names = ("intercept", "detector", "novelty")
+    return {
+        **{name: round(float(each), 4) for name, each in zip(names, fit, strict=True)},
+        "trained_on": sorted(each.name.removesuffix("-dev") for each in learnt),
+        "samples": {each.name: len(each.truth) for each in learnt},
+    }
+
+
+def toml(known: Mapping[str, Mapping[str, object]]) -> str:
+    """Return the file of the weights. JSON's numbers and lists of strings are TOML's too."""
+    head = "# The weights of the judge `combined`. Written by benchmarks/detector/fit_combined.py.\n"
+    return head + "".join(f"\n[{size}]\n{lines(told)}" for size, told in known.items())
+
+
+def lines(told: Mapping[str, object]) -> str:
+    """Return the lines of one size."""
+    return "".join(
+        f"{name} = {{{', '.join(f'{key} = {count}' for key, count in value.items())}}}\n"
+        if isinstance(value, dict)
+        else f"{name} = {json.dumps(value)}\n"
+        for name, value in told.items()
     )
 
 

@@ -26,7 +26,7 @@ from magistrate.datasets.named import shared
 from magistrate.detectors import detector as network
 from magistrate.detectors import windows
 from magistrate.detectors.detector import Detector, detector
-from magistrate.detectors.folder import CARD, MANIFEST, SHIPPED, WEIGHTS, Figure, Manifest, read_manifest
+from magistrate.detectors.folder import CARD, MANIFEST, SHIPPED, Figure, Manifest, read_manifest
 from magistrate.detectors.large import LEARNT, pull
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.training.detector.training import card
@@ -90,8 +90,9 @@ def measured(model: Detector, manifest: Manifest, most: int) -> Iterator[Figure]
 
 
 def logits_of(model: Detector, samples: Sequence[Sample], work: Path = WORK) -> list[float]:
-    """Return the logit of each sample by a detector; kept in `work` by weights, reading and samples."""
-    held = hashlib.sha256(model.manifest.files[WEIGHTS].encode())
+    """Return the logit of each sample by a detector; kept in `work` by network, reading and samples."""
+    known = model.manifest.model_dump(include={"files", "readings", "window"})
+    held = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
     for module in (windows, network):  # how it reads decides as well
         held.update(Path(str(module.__file__)).read_bytes())
     for each in samples:

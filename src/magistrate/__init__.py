@@ -8,9 +8,9 @@ Names are imported on first use, so that `import magistrate` stays fast.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from magistrate._lazy import attributes
 from magistrate._version import __version__
 
 if TYPE_CHECKING:
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
     from magistrate.types import Abstention, Claim, Failure, Prompt, Sample, Span, Verdict
 
 _HOMES = {
-    "magistrate.api.agree": ("agree",),
-    "magistrate.api.audit": ("aaudit_judge", "audit_judge"),
-    "magistrate.api.calibrate": ("calibrate",),
-    "magistrate.api.compare": ("compare", "samples_needed"),
-    "magistrate.api.prevalence": ("prevalence",),
-    "magistrate.constraints": ("Constraint", "Lark", "check", "constraint"),
-    "magistrate.datasets": ("Dataset", "load"),
-    "magistrate.engines.base": ("Choice", "Engine", "Generation", "Likelihood", "Option", "Sampling"),
-    "magistrate.engines.embedded.engine": ("LocalEngine",),
-    "magistrate.engines.scripted": ("ScriptedEngine",),
-    "magistrate.errors": ("MagistrateError",),
-    "magistrate.api.evaluate": ("aevaluate", "aresume", "aretry", "evaluate", "resume", "retry"),
-    "magistrate.api.generate": ("agenerate", "generate"),
-    "magistrate.api.guard": ("Blocked", "Guarded", "guard"),
-    "magistrate.judges": ("Candidates", "Hallucination", "Judge", "JudgeInfo", "Rubric", "classifier"),
-    "magistrate.api.improve": ("improve",),
-    "magistrate.api.judge": ("ajudge", "judge"),
-    "magistrate.api.label": ("label_queue", "label_queues"),
-    "magistrate.runs.limits": ("Limits",),
-    "magistrate.api.run": ("Run",),
-    "magistrate.types": ("Abstention", "Claim", "Failure", "Prompt", "Sample", "Span", "Verdict"),
+    "api.agree": ("agree",),
+    "api.audit": ("aaudit_judge", "audit_judge"),
+    "api.calibrate": ("calibrate",),
+    "api.compare": ("compare", "samples_needed"),
+    "api.prevalence": ("prevalence",),
+    "constraints": ("Constraint", "Lark", "check", "constraint"),
+    "datasets": ("Dataset", "load"),
+    "engines.base": ("Choice", "Engine", "Generation", "Likelihood", "Option", "Sampling"),
+    "engines.embedded.engine": ("LocalEngine",),
+    "engines.scripted": ("ScriptedEngine",),
+    "errors": ("MagistrateError",),
+    "api.evaluate": ("aevaluate", "aresume", "aretry", "evaluate", "resume", "retry"),
+    "api.generate": ("agenerate", "generate"),
+    "api.guard": ("Blocked", "Guarded", "guard"),
+    "judges": ("Candidates", "Hallucination", "Judge", "JudgeInfo", "Rubric", "classifier"),
+    "api.improve": ("improve",),
+    "api.judge": ("ajudge", "judge"),
+    "api.label": ("label_queue", "label_queues"),
+    "runs.limits": ("Limits",),
+    "api.run": ("Run",),
+    "types": ("Abstention", "Claim", "Failure", "Prompt", "Sample", "Span", "Verdict"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -120,13 +120,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would accept every misspelt name
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOME_OF:
-            raise AttributeError(f"module 'magistrate' has no attribute {name!r}")
-        value = getattr(import_module(_HOME_OF[name]), name)
-        globals()[name] = value
-        return value
+    __getattr__ = attributes(__name__, _HOME_OF)
 
 
 def __dir__() -> list[str]:

@@ -243,13 +243,13 @@ class Heat:
         return heat
 
     def level(self, value: float) -> int:
-        """Return 0 for `low` and 1 to `LEVELS` above it; values beyond the scale are clipped.
+        """Return the nearest level, 0 at `low` and `LEVELS` at `high`; values beyond the scale are clipped.
 
         >>> [Heat("x", "nats", 0, 3, ()).level(value) for value in (-1, 0, 0.1, 1.5, 3, 9)]
-        [0, 0, 1, 3, 5, 5]
+        [0, 0, 0, 3, 5, 5]
         """
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
-        return int(-(-share * LEVELS // 1))
+        return int(share * LEVELS + 0.5)
 
     def runs(self, text: str) -> list[tuple[int, int, float | None]]:
         """Split all of `text` where the value changes, in order; None is no value.
@@ -271,7 +271,7 @@ class Heat:
         return found
 
     def hottest(self, text: str, most: int) -> list[tuple[int, int, float]]:
-        """Return the runs with the highest values above `low`, at most `most`, the highest first."""
+        """Return the runs with the highest values above level 0, at most `most`, the highest first."""
         hot = [
             (start, end, value)
             for start, end, value in self.runs(text)

@@ -113,7 +113,10 @@ class Detector:
 
     def detect_all(self, samples: Sequence[Sample]) -> list[Detection | None]:
         """Score each sample's output. Windows of similar length are batched."""
-        read = [(self.reader.windows(sample), self.reader.pairs(sample)) for sample in samples]
+        wide = "windows" in self.manifest.readings
+        read = [
+            (self.reader.windows(sample) if wide else [], self.reader.pairs(sample)) for sample in samples
+        ]
         logits = iter(self._logits([window for both in read for windows in both for window in windows]))
         return [self._detection(sample, *both, logits) for sample, both in zip(samples, read, strict=True)]
 
@@ -133,11 +136,13 @@ class Detector:
         output = sample.output or ""
         within = [each.logit for window in windows for each in _readings(output, window, next(logits))]
         found = [each for window in pairs for each in _readings(output, window, next(logits))]
-        return Detection(
-            tuple(
+        if windows:
+            found = [
                 replace(each, logit=(NEAR * each.logit + whole) / (NEAR + 1))
                 for each, whole in zip(found, within, strict=True)
-            ),
+            ]
+        return Detection(
+            tuple(found),
             len(windows) + len(pairs),
             sum(len(window.ids) for window in (*windows, *pairs)),
         )

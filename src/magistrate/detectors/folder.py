@@ -45,14 +45,16 @@ class Manifest(_Part):
 
     If half of all outputs are hallucinated, the probability that one is hallucinated is `1 / (1 +
     exp(-(scale * logit + offset)))`. At `token_threshold` and above a word is shown as unsupported.
-    `window` is in tokens, `heads` the number of attention heads per layer. `files` are the sha256 of the
-    other files in the folder. `update_of` is the sha256 of the weights that `update.safetensors` adds to,
-    empty if there is none.
+    `readings` are how it reads an output: each sentence beside the passage nearest to it (`pairs`), and also
+    all of them in their whole context (`windows`). `window` is in tokens, `heads` the number of attention
+    heads per layer. `files` are the sha256 of the other files in the folder. `update_of` is the sha256 of the
+    weights that `update.safetensors` adds to, empty if there is none.
     """
 
     kind: Literal["detector"] = "detector"
     format: Literal[3] = 3
     name: str = Field(min_length=1, max_length=LONGEST_NAME)
+    readings: tuple[Literal["pairs"]] | tuple[Literal["pairs"], Literal["windows"]] = ("pairs", "windows")
     window: int = Field(ge=LEAST_WINDOW)
     heads: int = Field(gt=0)
     scale: float = Field(gt=0)

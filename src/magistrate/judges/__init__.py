@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from magistrate._lazy import attributes
 
 if TYPE_CHECKING:
     from magistrate.judges.auto import Auto
@@ -98,10 +99,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would accept every misspelt name
-
-    def __getattr__(name: str) -> Any:
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module 'magistrate.judges' has no attribute {name!r}")
-        value = getattr(import_module(f"magistrate.judges.{_MODULE_OF[name]}"), name)
-        globals()[name] = value
-        return value
+    __getattr__ = attributes(__name__, _MODULE_OF)

@@ -21,9 +21,9 @@ EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choos
 @cache
 def shipped() -> Judge:
     """Return the judge that `auto` uses by default."""
-    from magistrate.judges.novelty import Novelty
+    from magistrate.judges.combined import Combined
 
-    return Novelty()
+    return Combined()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The judge `combined`: what the large detector says of the meaning, and `novelty` of the wording."""
+"""The judge `combined`: what a detector says of the meaning, and `novelty` of the wording."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import hashlib
 import json
 import math
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 from magistrate.engines.base import Engine
 from magistrate.features.words import strange
 from magistrate.judges.base import JudgeInfo
-from magistrate.judges.detector import NOTHING, Detector
+from magistrate.judges.detector import NOTHING, SUMMARIES, Detector, Size
 from magistrate.judges.novelty import Novelty, facts_not_there
 from magistrate.judges.verdicts import LABELS, READS, label_of, probability_of
 from magistrate.metrics.calibration import EVEN, check_base_rate, shifted_odds, sigmoid
@@ -27,14 +26,15 @@ if TYPE_CHECKING:
 
 WEIGHTS = Path(__file__).with_name("combined.toml")
 NOT_OFFERED = "needs the large detector, which only an installation of the repository has: pip install -e ."
-SAID = {"contradiction": "the context contradicts", "unsupported": "the context does not hold"}
+SAID = {"contradiction": "contradicts", "unsupported": "does not support"}
+SAID_MOST = 3  # facts in an explanation, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
     """The log odds of *hallucinated* at even odds are `intercept + detector * D + novelty * N`.
 
-    D is the logit of the large detector before calibration, N the log odds of `novelty`.
+    D is the logit of the detector before calibration, N the log odds of `novelty`.
     """
 
     intercept: float
@@ -45,9 +45,11 @@ class Weights:
 
 
 @cache
-def weights() -> Weights:
-    """Return the weights of the package, fitted by `benchmarks/detector/fit_combined.py`."""
-    told = tomllib.loads(WEIGHTS.read_text(encoding="utf-8"))
+def weights(size: Size) -> Weights:
+    """Return the weights for a size of the detector, fitted by `benchmarks/detector/fit_combined.py`."""
+    import tomllib
+
+    told = tomllib.loads(WEIGHTS.read_text(encoding="utf-8"))[size]
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
     return Weights(
         told["intercept"], told["detector"], told["novelty"], frozenset(told["trained_on"]), digest
@@ -61,15 +63,17 @@ def log_odds(probability: float) -> float:
 
 @dataclass(frozen=True)
 class Combined:
-    """Adds up what the large detector says of the meaning and what `novelty` says of the wording.
+    """Adds up what a trained detector says of the meaning and what `novelty` says of the wording.
 
     The score is the probability that the output is hallucinated, if a share `base_rate` of outputs is. At
     .5 and above the label is `hallucinated`. Claims are the sentences that the context contradicts or does
     not contain, and the numbers, dates, names and quotations that are nowhere in it. The detector knows
     English prose only: on other languages and on program code `novelty` decides alone, and the explanation
-    says so. Needs the large detector: `magistrate models pull detector-large`.
+    says so. `size` selects the detector: the small one is part of the package, the large one comes by
+    `magistrate models pull detector-large`.
     """
 
+    size: Size = "small"
     base_rate: float = EVEN
     name: str = "combined"
 
@@ -79,18 +83,19 @@ class Combined:
     @cached_property
     def detector(self) -> Detector:
         """The judge that compares the meaning."""
-        return Detector(size="large", base_rate=self.base_rate)
+        return Detector(size=self.size, base_rate=self.base_rate)
 
     @property
     def info(self) -> JudgeInfo:
         from magistrate.detectors.large import is_offered
 
         # A wheel does not hold what the large detector has learnt.
-        detector = self.detector.info if is_offered() else Detector().info
-        novelty = Novelty().info
+        offered = self.size == "small" or is_offered()
+        detector = self.detector.info if offered else Detector().info
+        novelty, told = Novelty().info, weights(self.size)
         return JudgeInfo(
             name=self.name,
-            summary="a trained encoder that compares the meaning, and novelty of the wording; asks no model",
+            summary=f"{SUMMARIES[self.size]}, and novelty of the wording; asks no model",
             labels=LABELS,
             direction="minimize",
             threshold=EVEN,
@@ -98,9 +103,9 @@ class Combined:
             requires=("output", "context"),
             kind="code",
             long=detector.long,
-            lacks=detector.lacks if is_offered() else NOT_OFFERED,
-            prompt=f"{detector.prompt}+{novelty.prompt}+{weights().digest}",
-            trained_on=detector.trained_on | novelty.trained_on | weights().trained_on,
+            lacks=detector.lacks if offered else NOT_OFFERED,
+            prompt=f"{detector.prompt}+{novelty.prompt}+{told.digest}",
+            trained_on=detector.trained_on | novelty.trained_on | told.trained_on,
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -110,21 +115,21 @@ class Combined:
         found = await asyncio.to_thread(self.detector.model.detect, sample)
         if found is None:
             return Abstention(sample.id, self.name, "no_output", NOTHING)
-        told = weights()
+        told = weights(self.size)
         # Without a verdict of novelty there was nothing to look up, which speaks for neither label.
         new = counted.score if isinstance(counted, Verdict) else EVEN
         odds = told.intercept + told.detector * found.logit + told.novelty * log_odds(new)
         score = sigmoid(shifted_odds(odds, self.base_rate))
         label = label_of(score, EVEN)
-        claims = self._claims(sample, found) if label == HALLUCINATED else ()
+        claims, facts = self._claims(sample, found) if label == HALLUCINATED else ([], [])
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
             label=label,
             score=score,
             probability=probability_of(label, score),
-            explanation=_explained(claims),
-            claims=claims,
+            explanation=_explained(found, claims, facts),
+            claims=tuple(sorted((*claims, *facts), key=lambda each: each.output_quote.start)),
             details={
                 **self.detector.details(sample, found),
                 "detector": round(found.logit, 4),
@@ -142,24 +147,26 @@ class Combined:
             counted, judge=self.name, explanation=reason, details={**counted.details, "detector": why}
         )
 
-    def _claims(self, sample: Sample, found: Detection) -> tuple[Claim, ...]:
-        """Return the claims of the detector, and facts not in the context outside of these."""
+    def _claims(self, sample: Sample, found: Detection) -> tuple[list[Claim], list[Claim]]:
+        """Return the claims of the detector, and the facts outside of them that the context lacks."""
         claims = list(self.detector.claims(sample, found))
         taken = [each.output_quote for each in claims]
-        for claim in facts_not_there(sample):
-            span = claim.output_quote
-            if not any(span.start < other.end and other.start < span.end for other in taken):
-                claims.append(claim)
-        return tuple(sorted(claims, key=lambda each: each.output_quote.start))
+        facts = [
+            each
+            for each in facts_not_there(sample)
+            if not any(
+                each.output_quote.start < other.end and other.start < each.output_quote.end for other in taken
+            )
+        ]
+        return claims, facts
 
 
-def _explained(claims: tuple[Claim, ...]) -> str:
+def _explained(found: Detection, claims: Sequence[Claim], facts: Sequence[Claim]) -> str:
     """Return what the claims say, in a sentence."""
-    if not claims:
-        return "the context supports what each sentence says"
-    kinds: Mapping[str, int] = {kind: sum(claim.kind == kind for claim in claims) for kind in SAID}
-    return "; ".join(
-        f"{SAID[kind]} {count} {'place' if count == 1 else 'places'} of the output"
-        for kind, count in kinds.items()
-        if count
-    )
+    count, said = len(found.sentences), []
+    kinds = {verb: sum(claim.kind == kind for claim in claims) for kind, verb in SAID.items()}
+    if told := " and ".join(f"{verb} {of}" for verb, of in kinds.items() if of):
+        said.append(f"the context {told} of {count} {'sentence' if count == 1 else 'sentences'}")
+    if facts:
+        said.append(f"not in the context: {', '.join(each.output_text for each in facts[:SAID_MOST])}")
+    return "; ".join(said) or "the context supports what each sentence says"

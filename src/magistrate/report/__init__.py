@@ -5,8 +5,9 @@ Names are imported on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from magistrate._lazy import attributes
 
 if TYPE_CHECKING:
     from magistrate.report.export import table, to_pandas
@@ -41,10 +42,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would accept every misspelt name
-
-    def __getattr__(name: str) -> Any:
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module 'magistrate.report' has no attribute {name!r}")
-        value = getattr(import_module(f"magistrate.report.{_MODULE_OF[name]}"), name)
-        globals()[name] = value
-        return value
+    __getattr__ = attributes(__name__, _MODULE_OF)

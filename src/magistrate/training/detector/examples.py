@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +15,10 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 SUPPORTED, CONTRADICTED, ABSENT, WRONG, UNKNOWN = range(5)
 KINDS = 3
 UNKNOWN_TOKEN = -1
+
+Reading = Literal[
+    "windows", "pairs"
+]  # a part of the output in its whole context, or a sentence and a passage
 
 CONTRADICTIONS = frozenset(
     (
@@ -54,8 +59,10 @@ class Example:
         return len(self.ids)
 
 
-def examples(samples: Iterable[Sample], reader: Reader) -> Iterator[Example]:
-    """Yield the windows of labelled samples.
+def examples(
+    samples: Iterable[Sample], reader: Reader, readings: Sequence[Reading] = ("windows",)
+) -> Iterator[Example]:
+    """Yield the windows of labelled samples, for each of `readings`.
 
     Every sentence of a faithful output is supported. A hallucinated output is wrong where its spans are.
     Without spans at least one sentence is wrong; such an output is skipped if it has several windows, because
@@ -65,11 +72,12 @@ def examples(samples: Iterable[Sample], reader: Reader) -> Iterator[Example]:
     for sample in samples:
         if sample.label not in (FAITHFUL, HALLUCINATED):
             continue
-        windows = reader.windows(sample)
-        if sample.label == HALLUCINATED and not sample.spans and len(windows) > 1:
-            continue
-        for window in windows:
-            yield _example(sample, window)
+        for reading in readings:
+            windows = reader.windows(sample) if reading == "windows" else reader.pairs(sample)
+            if sample.label == HALLUCINATED and not sample.spans and len(windows) > 1:
+                continue
+            for window in windows:
+                yield _example(sample, window)
 
 
 def _example(sample: Sample, window: Window) -> Example:

@@ -17,6 +17,7 @@ STANDARD, MICROSOFT = helper.make_opsetid("", 20), helper.make_opsetid("com.micr
 VERSION = 10  # file format version, the first with these operators
 NUMBERS = {"I8": TensorProto.INT8, "F16": TensorProto.FLOAT16}  # by type name in safetensors
 FURTHEST = 128  # tokens: greater distances share the last bucket of MPNet's relative positions
+HALF = np.float32(0.5)
 HIDDEN = -1e9  # added to the attention scores of padding
 
 
@@ -54,8 +55,8 @@ class _Builder:
         if not layer:
             raise KeyError("encoder.encoder.layer.0.output.dense.weight")
         first = self._op("Gather", hidden, self._constant(np.array([0])), axis=1)
-        kinds = self._op("Add", self._linear("kind", hidden), self._linear("whole", first))
-        logits = self._op("Concat", self._linear("token", hidden), kinds, axis=-1)
+        kinds = self._op("Add", self._exact("kind", hidden), self._exact("whole", first))
+        logits = self._op("Concat", self._exact("token", hidden), kinds, axis=-1)
         self._nodes.append(helper.make_node("Identity", [logits], ["logits"]))
         given = [
             helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
@@ -111,6 +112,36 @@ class _Builder:
         return self._op("Cast", "mask", to=TensorProto.INT32)
 
     def _linear(self, name: str, given: str) -> str:
+        """Add a matrix product; in a BERT with integers, if the weight is stored as integers.
+
+        What is multiplied is then rounded to eight bits, and the weight to seven: processors without
+        instructions for this add two products in 16 bits, which must not overflow. The values in an MPNet
+        differ too much in size for eight bits.
+        """
+        weight = f"{name}.weight"
+        if weight + SCALE not in self._weights or self._relative:
+            return self._exact(name, given)
+        half = self._op(
+            "Mul", self._op("Cast", self._weight(weight), to=TensorProto.FLOAT), self._constant(HALF)
+        )
+        small = self._op("Cast", self._op("Round", half), to=TensorProto.INT8)
+        scale = self._op("Cast", self._weight(weight + SCALE), to=TensorProto.FLOAT)
+        double = self._op(
+            "Squeeze", self._op("Div", scale, self._constant(HALF)), self._constant(np.array([1]))
+        )
+        turned = self._op("Transpose", small, perm=[1, 0])
+        return self._op(
+            "DynamicQuantizeMatMul",
+            given,
+            turned,
+            double,
+            "",
+            self._floats(f"{name}.bias"),
+            domain=MICROSOFT.domain,
+        )
+
+    def _exact(self, name: str, given: str) -> str:
+        """Add a matrix product with float32."""
         turned = self._op("Transpose", self._floats(f"{name}.weight"), perm=[1, 0])
         return self._op("Add", self._op("MatMul", given, turned), self._floats(f"{name}.bias"))
 
@@ -139,7 +170,7 @@ class _Builder:
         self._tensors.setdefault(name, self._weights[name])
         return name
 
-    def _constant(self, value: np.ndarray | np.int64) -> str:
+    def _constant(self, value: np.ndarray | np.generic) -> str:
         name = f"constant_{len(self._tensors)}"
         self._tensors[name] = numpy_helper.from_array(np.asarray(value), name)
         return name

@@ -23,7 +23,7 @@ from magistrate._yaml import DIALECT, read_document
 from magistrate.detectors.windows import Reader
 from magistrate.errors import InputError
 from magistrate.training.detector.derived import asked, framed, without_a_sentence
-from magistrate.training.detector.examples import Example, examples
+from magistrate.training.detector.examples import Example, Reading, examples
 from magistrate.training.synthetic import Lexicon, perturb
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span
 
@@ -66,13 +66,15 @@ class Recipe(_Part):
     """All that determines the data of a training. The same recipe, files and seed give the same examples.
 
     With `shipped_only`, rows are skipped unless `metadata.ship` says that weights trained on them may be
-    distributed. Examples of more than `longest` tokens are skipped.
+    distributed. Examples of more than `longest` tokens are skipped. With `reading: pairs` an example is one
+    sentence of an output with the passage of the context nearest to it, otherwise a window of both texts.
     """
 
     seed: int = 1
     window: int = Field(default=256, ge=128)
     examples: int = Field(gt=0)
     shipped_only: bool = True
+    reading: Reading = "windows"
     longest: int = Field(default=LONGEST_EXAMPLE, gt=0)
     sources: tuple[Source, ...]
 
@@ -197,7 +199,7 @@ def digest(folder: Path, source: Source, recipe: Recipe) -> str:
     if not path.is_file():
         raise InputError(f"there is no {path}, which the recipe refers to")
     told = source.model_dump(exclude={"share", "cap"}, exclude_defaults=True) | recipe.model_dump(
-        include={"seed", "window", "shipped_only"}
+        include={"seed", "window", "shipped_only", "reading"}
     )
     found = hashlib.sha256(json.dumps(told, sort_keys=True, default=list).encode())
     with path.open("rb") as file:
@@ -230,7 +232,7 @@ def pool(recipe: Recipe, folder: Path, tokenizer: Path, lexicon: Lexicon, cache:
     for source in recipe.sources:
         path = cache / f"{source.name}-{digest(folder, source, recipe)}.npz"
         if not path.is_file():
-            _write(path, list(examples(samples(folder, source, recipe, lexicon), reader)))
+            _write(path, list(examples(samples(folder, source, recipe, lexicon), reader, [recipe.reading])))
         for example in _read(path):
             if example.length > recipe.longest:
                 continue

@@ -194,7 +194,7 @@ def train_on_labels(
     held = [each for each, out in zip(usable, apart, strict=True) if out]
     _check_labels(learnt, "training samples", 2)
     _check_labels(held, "held-out samples", 2)
-    every = list(examples(learnt, Reader(_tokenizer(base), window)))
+    every = list(examples(learnt, Reader(_tokenizer(base), window), ("windows", "pairs")))
     if len({each.hallucinated for each in every}) < 2:
         raise InputError(
             "all outputs with one label are too long for a window: add spans, or shorter outputs"
