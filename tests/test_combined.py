@@ -24,7 +24,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A large detector that is tiny, and weights that are easy to add up."""
     made = write_detector(tmp_path / "tiny", TEXTS)
     monkeypatch.setattr(large, "folder_of_large", lambda: made)
-    monkeypatch.setattr(combined, "weights", lambda size: Weights(-0.5, 1.0, 0.5, frozenset(), "test"))
+    monkeypatch.setattr(
+        combined, "weights", lambda size, without="": Weights(-0.5, 1.0, 0.5, frozenset(), "test")
+    )
     return made
 
 

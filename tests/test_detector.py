@@ -232,11 +232,17 @@ def test_the_base_rate_and_the_threshold_move_the_label_not_the_ranking(folder: 
     assert isinstance(strict, Verdict) and strict.label == "faithful"
 
 
-def test_samples_read_together_are_judged_as_they_are_alone(folder: Path) -> None:
-    model = Detector(folder).model
-    every = [sample(text) for text in ("The bridge is blue.", "Anna paid. " * 40, "1850", "It is old. " * 20)]
-    alone = [model.logits([each])[0] for each in every]
-    assert model.logits(every) == pytest.approx(alone, abs=1e-4)
+def test_a_detector_that_reads_pairs_only_asks_for_no_whole_context(tmp_path: Path, folder: Path) -> None:
+    narrow = write_detector(tmp_path / "narrow", TEXTS)
+    change(narrow, readings=["pairs"])
+    output = sample("The bridge is blue. Anna paid. It is old.")
+    found, whole = (Detector(each).model.detect(output) for each in (narrow, folder))
+    assert found is not None and whole is not None
+    assert (found.windows, whole.windows) == (3, 4)
+    assert [each.start for each in found.sentences] == [each.start for each in whole.sentences]
+    with pytest.raises(SpecError, match="readings"):
+        change(narrow, readings=["windows"])
+        Detector(narrow)
 
 
 def test_an_output_without_words_is_no_verdict(folder: Path) -> None:

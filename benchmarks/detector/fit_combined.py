@@ -1,6 +1,6 @@
 """Fits the weights of the judge `combined`, and measures it on families of data sets not used for fitting.
 
-Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python -m benchmarks.detector.fit_combined [--size large] [--write]
+Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.fit_combined [--size large]
 
 Weights are fitted to the dev parts of the sets of `python -m benchmarks.quality`, and measured on their test
 parts, on the built-in set and on the everyday cases. Each family of sets has the same weight, and so has each
@@ -18,6 +18,7 @@ import asyncio
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -52,16 +53,21 @@ def main() -> None:
     told = parser.parse_args()
     learnt, tested = parts(told.size, told.most)
     print(f"{'set':<26}{'n':>6}  detector  novelty  combined  gain [95 %]          at .5: novelty combined")
-    gains = []
+    gains, without = [], {}
     for each in tested:
-        fit = fitted([part for part in learnt if part.family != each.family])
+        others = [part for part in learnt if part.family != each.family]
+        fit = fitted(others)
+        if each.family in FAMILIES:
+            without[each.family] = weights(fit, others)
         gains.append(show(each, fit[0] + each.values @ fit[1:]))
     print(f"mean gain of the sets that are not ours: {np.mean(gains[:-2]):+.3f}")
     fit = fitted(learnt)
     print("fitted to all: intercept, detector, novelty", fit.round(3))
     if told.write:
         known = tomllib.loads(WEIGHTS.read_text(encoding="utf-8"))
-        WEIGHTS.write_text(toml({**known, told.size: weights(fit, learnt)}), encoding="utf-8")
+        WEIGHTS.write_text(
+            toml({**known, told.size: {"all": weights(fit, learnt), "without": without}}), encoding="utf-8"
+        )
         print("written:", WEIGHTS)
 
 
@@ -112,29 +118,24 @@ def show(each: Part, odds: np.ndarray) -> float:
 
 
 def weights(fit: np.ndarray, learnt: Sequence[Part]) -> dict[str, object]:
-    """Return what the file says of one size."""
+    """Return what the file says of weights."""
     names = ("intercept", "detector", "novelty")
     return {
         **{name: round(float(each), 4) for name, each in zip(names, fit, strict=True)},
         "trained_on": sorted(each.name.removesuffix("-dev") for each in learnt),
-        "samples": {each.name: len(each.truth) for each in learnt},
+        "samples": sum(len(each.truth) for each in learnt),
     }
 
 
-def toml(known: Mapping[str, Mapping[str, object]]) -> str:
+def toml(known: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the file of the weights. JSON's numbers and lists of strings are TOML's too."""
-    head = "# The weights of the judge `combined`. Written by benchmarks/detector/fit_combined.py.\n"
-    return head + "".join(f"\n[{size}]\n{lines(told)}" for size, told in known.items())
-
-
-def lines(told: Mapping[str, object]) -> str:
-    """Return the lines of one size."""
-    return "".join(
-        f"{name} = {{{', '.join(f'{key} = {count}' for key, count in value.items())}}}\n"
-        if isinstance(value, dict)
-        else f"{name} = {json.dumps(value)}\n"
-        for name, value in told.items()
-    )
+    found = ["# The weights of the judge `combined`. Written by benchmarks/detector/fit_combined.py."]
+    for size, told in known.items():
+        parts = {f"{size}.all": told["all"]}
+        parts |= {f"{size}.without.{family}": mine for family, mine in told["without"].items()}
+        for name, mine in parts.items():
+            found += ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in mine.items())]
+    return "\n".join(found) + "\n"
 
 
 if __name__ == "__main__":

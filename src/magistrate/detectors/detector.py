@@ -109,33 +109,14 @@ class Detector:
 
     def detect(self, sample: Sample) -> Detection | None:
         """Score a sample's output; None if it has no readable text."""
-        return self.detect_all([sample])[0]
-
-    def detect_all(self, samples: Sequence[Sample]) -> list[Detection | None]:
-        """Score each sample's output. Windows of similar length are batched."""
-        wide = "windows" in self.manifest.readings
-        read = [
-            (self.reader.windows(sample) if wide else [], self.reader.pairs(sample)) for sample in samples
-        ]
-        logits = iter(self._logits([window for both in read for windows in both for window in windows]))
-        return [self._detection(sample, *both, logits) for sample, both in zip(samples, read, strict=True)]
-
-    def logits(self, samples: Sequence[Sample]) -> list[float]:
-        """Return the logit of each sample's output. Raises `InputError` for one without readable text."""
-        found = self.detect_all(samples)
-        if None in found:
-            unread = samples[found.index(None)].id
-            raise InputError(f"sample {unread!r} has no output that the detector can read")
-        return [each.logit for each in found if each is not None]
-
-    def _detection(
-        self, sample: Sample, windows: Sequence[Window], pairs: Sequence[Window], logits: Iterator[np.ndarray]
-    ) -> Detection | None:
+        pairs = self.reader.pairs(sample)
         if not pairs:
             return None
+        windows = self.reader.windows(sample) if "windows" in self.manifest.readings else []
         output = sample.output or ""
-        within = [each.logit for window in windows for each in _readings(output, window, next(logits))]
+        logits = iter(self._logits([*pairs, *windows]))
         found = [each for window in pairs for each in _readings(output, window, next(logits))]
+        within = [each.logit for window in windows for each in _readings(output, window, next(logits))]
         if windows:
             found = [
                 replace(each, logit=(NEAR * each.logit + whole) / (NEAR + 1))
@@ -143,9 +124,19 @@ class Detector:
             ]
         return Detection(
             tuple(found),
-            len(windows) + len(pairs),
-            sum(len(window.ids) for window in (*windows, *pairs)),
+            len(pairs) + len(windows),
+            sum(len(window.ids) for window in (*pairs, *windows)),
         )
+
+    def logits(self, samples: Sequence[Sample]) -> list[float]:
+        """Return the logit of each sample's output. Raises `InputError` for one without readable text."""
+        found = []
+        for each in samples:
+            told = self.detect(each)
+            if told is None:
+                raise InputError(f"sample {each.id!r} has no output that the detector can read")
+            found.append(told.logit)
+        return found
 
     def _logits(self, windows: Sequence[Window]) -> list[np.ndarray]:
         """Return float32 `[tokens, 4]` for each window, in order."""

@@ -27,6 +27,10 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
 
+Readings = tuple[Literal["pairs"]] | tuple[Literal["pairs"], Literal["windows"]]
+BOTH: Readings = ("pairs", "windows")
+
+
 class Figure(_Part):
     """AUROC and balanced accuracy at the manifest's threshold on one set, with 95 % intervals.
 
@@ -54,7 +58,7 @@ class Manifest(_Part):
     kind: Literal["detector"] = "detector"
     format: Literal[3] = 3
     name: str = Field(min_length=1, max_length=LONGEST_NAME)
-    readings: tuple[Literal["pairs"]] | tuple[Literal["pairs"], Literal["windows"]] = ("pairs", "windows")
+    readings: Readings = BOTH
     window: int = Field(ge=LEAST_WINDOW)
     heads: int = Field(gt=0)
     scale: float = Field(gt=0)

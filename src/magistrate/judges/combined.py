@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magistrate.engines.base import Engine
+from magistrate.errors import SpecError
 from magistrate.features.words import strange
 from magistrate.judges.base import JudgeInfo
 from magistrate.judges.detector import NOTHING, SUMMARIES, Detector, Size
@@ -45,14 +46,23 @@ class Weights:
 
 
 @cache
-def weights(size: Size) -> Weights:
-    """Return the weights for a size of the detector, fitted by `benchmarks/detector/fit_combined.py`."""
+def weights(size: Size, without: str = "") -> Weights:
+    """Return the weights for a size of the detector; with `without` those fitted without a family of sets.
+
+    They were fitted by `benchmarks/detector/fit_combined.py`. Raises `SpecError` for a family that was never
+    left out.
+    """
     import tomllib
 
     told = tomllib.loads(WEIGHTS.read_text(encoding="utf-8"))[size]
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+    if without and without not in told["without"]:
+        raise SpecError(
+            f"there are weights fitted without {', '.join(told['without'])}, but not without {without!r}"
+        )
+    mine = told["without"][without] if without else told["all"]
+    digest = hashlib.sha256(json.dumps(mine, sort_keys=True).encode()).hexdigest()[:12]
     return Weights(
-        told["intercept"], told["detector"], told["novelty"], frozenset(told["trained_on"]), digest
+        mine["intercept"], mine["detector"], mine["novelty"], frozenset(mine["trained_on"]), digest
     )
 
 
@@ -70,15 +80,23 @@ class Combined:
     not contain, and the numbers, dates, names and quotations that are nowhere in it. The detector knows
     English prose only: on other languages and on program code `novelty` decides alone, and the explanation
     says so. `size` selects the detector: the small one is part of the package, the large one comes by
-    `magistrate models pull detector-large`.
+    `magistrate models pull detector-large`. `without` names a family of data sets: the weights are then those
+    fitted to all other families, to measure the judge on that one.
     """
 
     size: Size = "small"
     base_rate: float = EVEN
+    without: str = ""
     name: str = "combined"
 
     def __post_init__(self) -> None:
         check_base_rate(self.base_rate)
+        weights(self.size, self.without)
+
+    @property
+    def novelty(self) -> Novelty:
+        """The judge that compares the wording."""
+        return Novelty(self.base_rate, self.without)
 
     @cached_property
     def detector(self) -> Detector:
@@ -92,7 +110,7 @@ class Combined:
         # A wheel does not hold what the large detector has learnt.
         offered = self.size == "small" or is_offered()
         detector = self.detector.info if offered else Detector().info
-        novelty, told = Novelty().info, weights(self.size)
+        novelty, told = self.novelty.info, weights(self.size, self.without)
         return JudgeInfo(
             name=self.name,
             summary=f"{SUMMARIES[self.size]}, and novelty of the wording; asks no model",
@@ -111,11 +129,11 @@ class Combined:
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         if what := strange(sample):
             return await self._by_wording(sample, engine, what)
-        counted = await Novelty().judge(sample, engine)
+        counted = await replace(self.novelty, base_rate=EVEN).judge(sample, engine)
         found = await asyncio.to_thread(self.detector.model.detect, sample)
         if found is None:
             return Abstention(sample.id, self.name, "no_output", NOTHING)
-        told = weights(self.size)
+        told = weights(self.size, self.without)
         # Without a verdict of novelty there was nothing to look up, which speaks for neither label.
         new = counted.score if isinstance(counted, Verdict) else EVEN
         odds = told.intercept + told.detector * found.logit + told.novelty * log_odds(new)
@@ -139,7 +157,7 @@ class Combined:
 
     async def _by_wording(self, sample: Sample, engine: Engine, why: str) -> Outcome:
         """Judge what the detector cannot read, for the reason `why`."""
-        counted = await Novelty(self.base_rate).judge(sample, engine)
+        counted = await self.novelty.judge(sample, engine)
         if not isinstance(counted, Verdict):
             return replace(counted, judge=self.name)
         reason = f"judged by its wording alone ({why}): {counted.explanation}"

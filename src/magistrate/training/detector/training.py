@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from magistrate._version import __version__
 from magistrate.detectors.detector import Detector
 from magistrate.detectors.folder import (
+    BOTH,
     CARD,
     FILES,
     GRAPH,
@@ -214,6 +215,7 @@ def train_on_labels(
     told = {
         "name": name or folder.name,
         "window": window,
+        "readings": base.detector.manifest.readings if base.detector is not None else BOTH,
         "trained_on": tuple(dict.fromkeys((*base.trained_on, *trained_on))),
         "recipe": _recipe(base, training, {"labels": len(learnt), "epochs": epochs}),
     }
@@ -259,6 +261,7 @@ def train_on_recipe(
     told = {
         "name": name or folder.name,
         "window": window,
+        "readings": BOTH if recipe.reading == "windows" else (recipe.reading,),
         "trained_on": tuple(dict.fromkeys((*base.trained_on, *(source.name for source in recipe.sources)))),
         "recipe": _recipe(base, training, learnt),
     }
