@@ -49,7 +49,9 @@ from magistrate.training.detector.examples import (
 )
 from magistrate.training.detector.loop import Schedule, Training
 from magistrate.training.detector.network import Network, batch_of, from_base, loss_of, output_scores
-from magistrate.training.detector.training import stages_of, train_on_labels
+from magistrate.training.detector.recipe import Recipe, Source
+from magistrate.training.detector.training import stages_of, train_on_labels, train_on_recipe
+from magistrate.training.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span
 from terminal import Call
 from tiny_detector import write_detector, write_tokenizer
@@ -373,6 +375,40 @@ def test_of_a_large_encoder_a_small_update_is_learnt_and_the_graph_computes_what
     assert worst == pytest.approx(wanted.tolist(), abs=1e-3)
     with pytest.raises(ModelError, match="unknown encoder"):
         base(str(tmp_path / "own"), tmp_path / "b")
+
+
+def test_the_integers_of_a_small_encoder_compute_nearly_what_was_trained(start: Path, tmp_path: Path) -> None:
+    made = tmp_path / "own"
+    train_on_labels(rows(), base(str(start), tmp_path / "b"), made, schedule=SCHEDULE, epochs=20)
+    network = from_base(base(str(made), tmp_path / "c").folder).eval()
+    model, some = detector(made), rows()[:60]
+    windows = [window for each in some for window in model.reader.pairs(each)]
+    batch = batch_of(list(examples(some, model.reader, ("pairs",))))
+    with torch.no_grad():
+        wanted = output_scores(network(batch.ids, batch.types, batch.mask), batch).numpy()
+    read = zip(some, windows, model._logits(windows), strict=True)
+    found = np.array(
+        [reading.logit for sample, *both in read for reading in _readings(sample.output or "", *both)]
+    )
+    assert np.corrcoef(found, wanted)[0, 1] > 0.99
+    assert np.abs(found - wanted).mean() < 0.1 * wanted.std()
+
+
+def test_a_recipe_of_pairs_makes_a_detector_that_reads_pairs(start: Path, tmp_path: Path) -> None:
+    long = Sample("s", "the boat is red", ("the boat is blue. the coat is grey.",), label=HALLUCINATED)
+    reader = Reader(Tokenizer.from_file(str(start / "tokenizer.json")), 128)
+    (whole,), (near,) = (list(examples([long], reader, (how,))) for how in ("windows", "pairs"))
+    assert near.length < whole.length and near.truths == whole.truths
+    recipe = Recipe(window=128, reading="pairs", examples=1000, sources=(Source(name="colours", share=1),))
+    made = train_on_recipe(
+        recipe, source(tmp_path / "data"), base(str(start), tmp_path / "b"), tmp_path / "own",
+        schedule=SCHEDULE, lexicon=Lexicon.read(), calibrate_on=rows(),
+    )  # fmt: skip
+    assert made.manifest is not None and made.manifest.readings == ("pairs",)
+    again = train_on_labels(
+        rows(), base(str(tmp_path / "own"), tmp_path / "c"), tmp_path / "mine", schedule=SCHEDULE
+    )
+    assert again.manifest is not None and again.manifest.readings == ("pairs",), "as its base"
 
 
 def test_too_few_labels_or_one_kind_only_are_refused_before_anything_is_trained(
