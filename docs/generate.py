@@ -9,10 +9,12 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import click
@@ -274,4 +276,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with TemporaryDirectory() as nothing:  # what is on this machine changes no page
+        os.environ["MAGISTRATE_HOME"] = nothing
+        sys.exit(main(sys.argv[1:]))

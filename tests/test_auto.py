@@ -12,6 +12,7 @@ import pytest
 import magistrate
 from lean import Plain, installed
 from magistrate import Sample, ScriptedEngine
+from magistrate.detectors import large
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import CapabilityError, EngineError, SpecError
 from magistrate.judges import Auto, Classify, Hallucination, registry
@@ -21,6 +22,7 @@ from magistrate.runs.spec import RunSpec
 from magistrate.testing import assert_faithful
 from magistrate.types import Abstention, Failure, Prompt, Verdict
 from terminal import Call
+from tiny_detector import write_detector
 
 CONTEXT = "Entry is free for children."
 
@@ -109,6 +111,21 @@ def test_it_decides_as_the_judge_that_it_stands_for() -> None:
         theirs = magistrate.judge(output=output, context=CONTEXT, judge=of)
         assert isinstance(mine, Verdict) and isinstance(theirs, Verdict)
         assert (mine.label, mine.score, mine.claims) == (theirs.label, theirs.score, theirs.claims)
+
+
+def test_it_stands_for_the_best_judge_that_is_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert registry.spelled(Auto().of) == "novelty"
+    before = Auto().info.prompt
+    made = write_detector(tmp_path / "tiny", (CONTEXT,))
+    monkeypatch.setattr(large, "is_pulled", lambda: True)
+    monkeypatch.setattr(large, "folder_of_large", lambda: made)
+    assert registry.spelled(Auto().of) == "combined:size=large"
+    assert registry.spelled(registry.judge("auto")) == "auto", "it is the default on every machine"
+    assert Auto().info.prompt != before, "verdicts of one and of the other are told apart"
+    verdict = magistrate.judge(output=CONTEXT, context=CONTEXT)
+    assert isinstance(verdict, Verdict) and verdict.judge == "auto" and "detector" in verdict.details
 
 
 # --- the recipe -----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from terminal import Call
 
 ROWS = Path(__file__).parent.parent / "benchmarks" / "quality.jsonl"
 FIGURE = (0.51239, 0.4, 0.6)
+CLEARLY = 0.05  # of mean AUROC, by which a slower judge must rank better to become the default
 
 
 def row(judge: str = "faithfulness", **facts: Any) -> QualityRow:
@@ -139,7 +140,7 @@ def _values(found: Measured) -> dict[str, Any]:
     return {name: getattr(found, name) for name in Measured.__slots__}
 
 
-def test_the_default_is_what_ranks_best_where_it_had_not_learnt() -> None:
+def test_nothing_ranks_clearly_better_than_the_default_without_a_download_where_neither_had_learnt() -> None:
     aurocs: dict[str, dict[str, float]] = {}
     for each in newest(rows_of(ROWS)):
         if each.model == "none" and not each.seen and each.auroc[0] is not None:
@@ -147,5 +148,5 @@ def test_the_default_is_what_ranks_best_where_it_had_not_learnt() -> None:
     sets = set().union(*aurocs.values())
     whole = {judge: fmean(found.values()) for judge, found in aurocs.items() if set(found) == sets}
     assert len(whole) >= 3, "nothing to choose from"
-    best = max(whole, key=lambda judge: whole[judge])
-    assert {each.folds for each in measured(registry.judge("auto"))} == {best}
+    (default,) = {each.folds for each in measured(registry.judge("auto"))}
+    assert max(whole.values()) - whole[default] < CLEARLY

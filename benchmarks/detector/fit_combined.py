@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.detector.fit import Part, contexts_of, fitted, truth_of
-from benchmarks.detector.measure import EVERYDAY, logits_of
+from benchmarks.detector.measure import EVERYDAY, HELD, logits_of
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
@@ -74,7 +74,7 @@ def main() -> None:
 def parts(size: str, most: int) -> tuple[list[Part], list[Part]]:
     """Return the sets to fit to, and those to measure on."""
     model = detector(pull() if size == "large" else SHIPPED)
-    learnt, tested = [], []
+    learnt, tested = [part(model, "held", "held", twins(HELD))], []
     for each in filter(here, SETS):
         split = draw(each, most)
         learnt.append(part(model, f"{each.name}-dev", each.family, split.dev[: most // 2]))

@@ -1,4 +1,4 @@
-"""The default judge `auto`: the best judge in the package that needs no language model."""
+"""The default judge `auto`: the best judge on this machine that needs no language model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choose"})
 
 
-@cache
-def shipped() -> Judge:
-    """Return the judge that `auto` uses by default."""
-    from magistrate.judges.combined import Combined
+def best() -> Judge:
+    """Return the best judge of code on this machine: `combined` with the large detector, or `novelty`."""
+    from magistrate.detectors.large import is_pulled
 
-    return Combined()
+    if is_pulled():
+        from magistrate.judges.combined import Combined
+
+        return Combined("large")
+    from magistrate.judges.novelty import Novelty
+
+    return Novelty()
 
 
 @cache
@@ -41,6 +46,9 @@ def _explainer() -> Classify:
 class Auto:
     """Decides with the judge `of`, which runs on code alone: no language model is loaded or called.
 
+    By default `of` is the best such judge on this machine: `combined` with the large detector, if that was
+    pulled (`magistrate models pull detector-large`), and `novelty` otherwise.
+
     With `explain` the run's engine adds a one-sentence reason: `flagged` for hallucinated outputs only,
     `always` for every verdict. The explanation starts with the label that `of` decided and cannot change
     it. The label is then chosen again from the explanation alone, and a disagreement is recorded. If the
@@ -48,7 +56,7 @@ class Auto:
     reason.
     """
 
-    of: Judge = field(default_factory=shipped)
+    of: Judge = field(default_factory=best)
     name: str = "auto"
     explain: Literal["never", "flagged", "always"] = "never"
 
