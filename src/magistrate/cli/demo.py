@@ -150,6 +150,7 @@ def _print_next(chosen: Sequence[tuple[str, Sample, Verdict]], store: str | None
 
     from rich.text import Text
 
+    from magistrate.detectors.large import LARGE, is_offered, is_pulled
     from magistrate.report.formatting import plain
 
     place = "" if store is None else f" --store {shlex.quote(store)}"
@@ -157,7 +158,10 @@ def _print_next(chosen: Sequence[tuple[str, Sample, Verdict]], store: str | None
     if chosen:
         sample = chosen[0][1].id
         commands.insert(0, (f"magistrate show last --sample {sample}{place}", "why this verdict"))
-    commands.append((f"magistrate export last --to report.html{place}", "all of it as a page"))
+    if is_offered() and not is_pulled():
+        commands.append((f"magistrate models pull {LARGE}", "a better default judge (438 MB)"))
+    else:
+        commands.append((f"magistrate export last --to report.html{place}", "all of it as a page"))
     terminal.print()
     for words, purpose in commands:
         terminal.print(
