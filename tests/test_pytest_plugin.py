@@ -414,7 +414,7 @@ def test_a_suite_that_does_not_use_it_pays_nothing(pytester: pytest.Pytester) ->
         def test_it():
             ours = {name for name in sys.modules if name.startswith("magistrate")}
             plugin = {"magistrate.integrations", "magistrate.integrations.pytest"}
-            assert ours == {"magistrate", "magistrate._version"} | plugin
+            assert ours == {"magistrate", "magistrate._lazy", "magistrate._version"} | plugin
             heavy = {"numpy", "pydantic", "sklearn", "scipy", "sqlalchemy", "openvino", "rich", "jinja2"}
             assert not heavy & set(sys.modules)
         """
@@ -430,6 +430,7 @@ def test_importing_the_plugin_loads_nothing_of_the_package() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {
         "magistrate",
+        "magistrate._lazy",
         "magistrate._version",
         "magistrate.integrations",
         "magistrate.integrations.pytest",

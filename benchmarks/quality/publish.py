@@ -1,8 +1,8 @@
 """Writes the table of measured quality that `magistrate judges` shows.
 
 `python -m benchmarks.quality.publish` reads benchmarks/quality.jsonl. A judge that
-ships trained on all sets is given the rows that stand for it: `--folds auto=detector:{family}`, judges
-trained without each family.
+ships trained on all sets is given the rows that stand for it, of judges trained without each family:
+`--folds novelty 'novelty:without={family}'`.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--to", type=Path, default=TABLE)
-    parser.add_argument("--folds", action="append", default=[], metavar="JUDGE=WORDS")
+    parser.add_argument("--folds", nargs=2, action="append", default=[], metavar=("JUDGE", "WORDS"))
     chosen = parser.parse_args(arguments)
-    folds = dict(each.split("=", 1) for each in chosen.folds)
+    folds = dict(chosen.folds)
     chosen.to.write_text(published(newest(read(chosen.rows)), folds), encoding="utf-8")
     print(f"wrote {chosen.to}")
 

@@ -69,7 +69,7 @@ def python_page() -> str:
     by_area: dict[str, list[str]] = {area: [] for area in AREAS}
     for name in magistrate.__all__:
         if name != "__version__":
-            by_area[magistrate._HOME_OF[name].split(".")[1]].append(name)
+            by_area[magistrate._HOME_OF[name].split(".")[0]].append(name)
     lines = ["# Python API", "", generated("the docstrings"), ""]
     lines += ["`magistrate.__version__` is the version of the package.", ""]
     for area, names in by_area.items():

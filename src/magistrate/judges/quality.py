@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from magistrate.judges.auto import Auto
 from magistrate.judges.base import Judge
 from magistrate.judges.registry import spelled
 
@@ -43,7 +44,12 @@ class Measured:
 
 
 def measured(judge: Judge) -> tuple[Measured, ...]:
-    """Return the results for a judge in exactly this configuration, by model and set; may be empty."""
+    """Return the results for a judge in exactly this configuration, by model and set; may be empty.
+
+    Those of `auto` are those of the judge that it stands for.
+    """
+    if isinstance(judge, Auto) and judge.explain == "never":
+        judge = judge.of
     words, prompt = f"{spelled(judge)}@{judge.info.version}", judge.info.prompt
     return tuple(each for each in table() if (each.judge, each.prompt) == (words, prompt))
 
