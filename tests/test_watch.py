@@ -165,6 +165,17 @@ def test_late_spans_are_judged_again_only_if_they_change_what_is_judged(store: S
     assert sum(asked.given.values()) == 2
 
 
+def test_an_attribute_that_comes_late_is_seen_by_every_rule(store: Store, clock: Clock) -> None:
+    picky = "where: {team: {in: [a]}}\njudges: [novelty]"
+    worker = watcher(store, rules(f"name: one\n{picky}", f"name: two\n{picky}"), clock, judge())
+    store.traces.put(answer(1, team="b"), clock())
+    settled(store, clock, worker)
+    assert [store.traces.counts(name) for name in ("one", "two")] == [{"filtered": 1}] * 2
+    store.traces.put(answer(1, team="a"), clock())
+    settled(store, clock, worker)
+    assert [store.traces.counts(name) for name in ("one", "two")] == [{"judged": 1}] * 2
+
+
 def test_what_was_missing_may_come_late(store: Store, clock: Clock) -> None:
     worker = watcher(store, rules(RULE), clock, judge())
     chain, search = answer(1)

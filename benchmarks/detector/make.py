@@ -20,7 +20,15 @@ from pathlib import Path
 
 import twins
 
-from magistrate.detectors.folder import MANIFEST, SHIPPED, TOKENIZER, WEIGHTS
+from magistrate.detectors.folder import (
+    BOTH,
+    MANIFEST,
+    SHIPPED,
+    TOKENIZER,
+    WEIGHTS,
+    Readings,
+    read_manifest,
+)
 from magistrate.detectors.large import LEARNT
 from magistrate.judges.folders import WORK, whole
 
@@ -44,6 +52,7 @@ STAGES = {  # the recipe, millions of tokens, the highest learning rate, tokens 
 BASES = {"small": "minilm-l6", "large": "mpnet"}
 PLACES = {"small": SHIPPED, "large": LEARNT}
 NAMES = {"small": "small-1", "large": "large-1"}
+READINGS: dict[str, Readings] = {"small": ("pairs",), "large": BOTH}  # whichever ranked better
 
 
 def main() -> None:
@@ -76,6 +85,8 @@ def main() -> None:
     made = (WEIGHTS, TOKENIZER, WORK) if told.size == "large" else (WORK,)  # not shipped
     with whole(target) as half:
         shutil.copytree(base, half, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*made))
+        manifest = read_manifest(half).model_copy(update={"readings": READINGS[told.size]})
+        (half / MANIFEST).write_text(manifest.text(), encoding="utf-8")
     print("written:", target)
 
 

@@ -514,6 +514,7 @@ def test_the_trainings_of_a_detector_of_the_package_follow_each_other(
     monkeypatch.setattr(sys, "argv", words)
     make.main()
     manifest = read_manifest(tmp_path / "made")
+    assert manifest.readings == make.READINGS[size]
     first, last = stages_of(manifest.recipe)
     assert first["base"]["sha256"] == base(str(base_folder), tmp_path / "b").sha256
     assert last["base"]["recipe"] == first

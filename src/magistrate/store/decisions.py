@@ -224,7 +224,7 @@ def add_decisions(
 _MINE = tuple(decisions.c[name] == bindparam(f"of_{name}") for name in KEY)
 _AGAIN = update(decisions).where(
     *(decisions.c[name] == bindparam(f"of_{name}") for name in ("rule", "version", "target")),
-    decisions.c.state.in_(UNASKED),
+    or_(*(decisions.c.state == each for each in UNASKED)),  # no IN: this is executed for many rows at once
     decisions.c.attempts == 0,
 )
 _SETTLED = update(decisions).where(*_MINE)
