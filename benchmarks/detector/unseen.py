@@ -1,10 +1,11 @@
 """Measures judges of code on labelled sources that none of them was trained on.
 
-Run: .venv-train/bin/python -m benchmarks.detector.unseen DATA [--judge WORDS ...] [--most N]
+Run: .venv/bin/python -m benchmarks.detector.unseen DATA [--judge WORDS ...] [--most N]
 
 DATA holds sources as NAME.jsonl.gz, like those that the recipes in `stages/` name. A source is measured if
 no judge was trained on it and it has --most outputs, half of each label (drawn by a fixed seed). Prints the
-AUROC of each judge, and in parentheses its balanced accuracy at .5; an abstention counts as .5.
+AUROC of each judge, and in parentheses its balanced accuracy at .5. An abstention counts as .5, and so as
+hallucinated.
 """
 
 from __future__ import annotations
@@ -62,11 +63,9 @@ def drawn(path: Path, most: int) -> list[Sample]:
         if fits and not row["metadata"].get("overlap_dev") and len(found[row["label"]]) < most // 2:
             fields = {"input": row["input"], "context": tuple(row["context"]), "label": row["label"]}
             found[row["label"]].append(Sample(id=row["id"], output=row["output"], **fields))
-    return (
-        [each for some in found.values() for each in some]
-        if min(map(len, found.values())) == most // 2
-        else []
-    )
+    if min(map(len, found.values())) < most // 2:
+        return []
+    return [each for some in found.values() for each in some]
 
 
 def measured(judge: Judge, samples: Sequence[Sample]) -> tuple[float, float]:
