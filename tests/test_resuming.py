@@ -28,9 +28,9 @@ from magistrate.errors import DatasetError, EngineError, EngineGone, InvalidOutp
 from magistrate.judges import instance
 from magistrate.store import Store
 from magistrate.types import Failure, Outcome, Prompt, Sample, Verdict
+from tiers import tries
 
 FAITHFULNESS: Any = instance("faithfulness")
-KILLS = 50
 SAMPLES = 40
 
 
@@ -189,11 +189,12 @@ def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_p
     magistrate.evaluate(data, ["faithfulness", "relevance"], model=engine, store=whole)
     expected = outcomes(whole)
     draw = random.Random(20261122)
+    most = tries(50)
     asked, kills, midway = tmp_path / "asked", 0, 0
     with forks(tmp_path, data) as judge:
         assert judge() == 0
         runs, calls = 1, asked.stat().st_size
-        while kills < KILLS:
+        while kills < most:
             runs += 1
             killed = judge(kill_after=draw.randrange(calls)) != 0
             run_id = _newest(store)
@@ -201,13 +202,13 @@ def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_p
                 kills += 1
                 before = _rows(store, run_id)
                 midway += 0 < len(before) < len(expected)
-                again = draw.randrange(calls) if kills < KILLS and draw.random() < 0.7 else None
+                again = draw.randrange(calls) if kills < most and draw.random() < 0.7 else None
                 killed = judge(run_id, again) != 0
                 assert _rows(store, run_id)[: len(before)] == before, "what was committed stays as it was"
             if not killed:
                 assert outcomes(store, run_id) == expected
                 assert Run(run_id, store).record.status == "done"
-    assert midway >= KILLS // 4
+    assert midway >= most // 4
     # What was under way at a kill is asked again; no more than that.
     assert asked.stat().st_size <= runs * SAMPLES + kills * 3
 

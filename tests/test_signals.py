@@ -242,6 +242,30 @@ def is_said(mine: str, theirs: str) -> bool:
         ("12 km", "12 kilometres"),
         ("12 km", "12,000 m"),
         ("14 days", "two weeks"),
+        ("half an hour", "30 minutes"),
+        ("30 minutes", "half-hour"),
+        ("three quarters of an hour", "45 minutes"),
+        ("an hour and a half", "90 minutes"),
+        ("two hours and a half.", "150 min"),
+        ("two and a half hours", "150 minutes"),
+        ("2½ hours", "two and a half hours"),
+        ("two and three quarters million", "2,750,000"),
+        ("half a dozen", "6"),
+        ("a third of a day", "8 hours"),
+        ("two fortnights", "4 weeks"),
+        ("a fortnight", "14 days"),
+        ("9:00", "nine in the morning"),
+        ("9 am", "9:00"),
+        ("17:30", "half past five in the afternoon"),
+        ("5 p.m.", "open until five"),
+        ("eight", "20:00"),
+        ("12:00", "noon"),
+        ("a quarter to six", "5:45"),
+        ("10.30 pm", "22:30"),
+        ("9:00-17:00", "from nine to five"),
+        ("forty square metres", "40 m²"),
+        ("90 km/h", "25 m/s"),
+        ("100 cl", "one litre"),
         ("$1.2 million", "1,200,000 dollars"),
         ("USD 3bn", "$3 billion"),
         ("25%", "25 percent"),
@@ -273,6 +297,18 @@ def test_numbers_that_are_the_same(mine: str, theirs: str) -> None:
     ("mine", "theirs"),
     [
         ("12 km", "12 miles"),
+        ("half an hour", "half a day"),
+        ("an hour and a half", "one hour"),
+        ("two and a quarter hours", "two and a half hours"),
+        ("40 square feet", "40 square metres"),
+        ("50 km", "50 km/h"),
+        ("two pints", "2 litres"),
+        ("9 am", "9 pm"),
+        ("17:00", "five in the morning"),
+        ("half past nine", "nine"),
+        ("noon", "midnight"),
+        ("1:30:45", "1:30"),
+        ("96 francs", "96 euros"),
         ("1,998", "1,989"),
         ("2,000 people", "1,998 people"),
         ("thirteen", "30"),
@@ -297,6 +333,7 @@ def test_numbers_that_differ(mine: str, theirs: str) -> None:
 
 def test_one_of_them_is_no_number_and_neither_is_part_of_a_word() -> None:
     assert quantities("One of them, B12, 3D, x2 and 1e5.") == []
+    assert quantities("Half of them, the third day, half past, a quarter of these, and a half.") == []
 
 
 def test_numbers_are_flagged_with_their_units_and_counted_in_words() -> None:

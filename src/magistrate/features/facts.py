@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import isfinite
 from typing import Any
@@ -184,7 +184,7 @@ MULTIPLIERS = {
 ABBREVIATED = {"k": 1e3, "m": 1e6, "mn": 1e6, "mln": 1e6, "b": 1e9, "bn": 1e9, "tn": 1e12}
 ABOUT = frozenset(_ABOUT.split())
 
-# The units of each measure, with their size in the measure's first unit.
+# The units of each measure, with their size in the measure's first unit; `_` is a space or a hyphen.
 _MEASURES: Mapping[str, Mapping[str, float]] = {
     "length": {
         "m meter meters metre metres": 1,
@@ -195,6 +195,14 @@ _MEASURES: Mapping[str, Mapping[str, float]] = {
         "ft foot feet": 0.3048,
         "inch inches": 0.0254,
         "yard yards yd": 0.9144,
+    },
+    "area": {
+        "m² m2 sqm square_meter square_meters square_metre square_metres": 1,
+        "km² km2 square_kilometer square_kilometers square_kilometre square_kilometres": 1e6,
+        "ha hectare hectares": 1e4,
+        "sq_ft square_foot square_feet": 0.09290304,
+        "acre acres": 4046.8564224,
+        "square_mile square_miles": 2589988.110336,
     },
     "mass": {
         "kg kilogram kilograms kilo kilos": 1,
@@ -212,6 +220,7 @@ _MEASURES: Mapping[str, Mapping[str, float]] = {
         "h hr hrs hour hours": 3600,
         "day days": 86400,
         "week weeks": 604800,
+        "fortnight fortnights": 1209600,
     },
     "calendar time": {
         "month months": 1,
@@ -222,10 +231,27 @@ _MEASURES: Mapping[str, Mapping[str, float]] = {
     },
     "volume": {
         "l liter liters litre litres": 1,
+        "dl deciliter deciliters decilitre decilitres": 1e-1,
+        "cl centiliter centiliters centilitre centilitres": 1e-2,
         "ml milliliter milliliters millilitre millilitres": 1e-3,
+        "m³ m3 cubic_meter cubic_meters cubic_metre cubic_metres": 1e3,
         "gallon gallons": 3.785411784,
     },
-    "data": {"byte bytes": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12},
+    "pints": {"pint pints": 1},  # how large one is depends on the country
+    "speed": {
+        "m/s": 1,
+        "km/h kph kilometers_per_hour kilometres_per_hour": 1 / 3.6,
+        "mph miles_per_hour": 0.44704,
+        "knot knots": 1852 / 3600,
+    },
+    "energy": {"wh": 1, "kwh kilowatt_hour kilowatt_hours": 1e3, "mwh": 1e6, "gwh": 1e9},
+    "data": {
+        "byte bytes": 1,
+        "kb kilobyte kilobytes": 1e3,
+        "mb megabyte megabytes": 1e6,
+        "gb gigabyte gigabytes": 1e9,
+        "tb terabyte terabytes": 1e12,
+    },
     "frequency": {"hz hertz": 1, "khz": 1e3, "mhz": 1e6, "ghz": 1e9},
     "power": {"w watt watts": 1, "kw kilowatt kilowatts": 1e3, "mw megawatt megawatts": 1e6, "gw": 1e9},
     "share": {"% percent pct": 1},
@@ -234,16 +260,35 @@ _MEASURES: Mapping[str, Mapping[str, float]] = {
     "usd": {"$ us$ usd dollar dollars": 1, "cent cents ¢": 1e-2},
     "eur": {"€ eur euro euros": 1},
     "gbp": {"£ gbp sterling": 1},
+    "chf": {"chf franc francs": 1},
     "jpy": {"¥ jpy yen": 1},
     "inr": {"₹ inr rupee rupees": 1},
 }
 UNITS: Mapping[str, tuple[str, float]] = {
-    name: (measure, float(worth))
+    name.replace("_", " "): (measure, float(worth))
     for measure, units in _MEASURES.items()
     for names, worth in units.items()
     for name in names.split()
 }
-
+FRACTIONS: Mapping[str, float] = {
+    "half": 1 / 2,
+    "quarter": 1 / 4,
+    "third": 1 / 3,
+    "two thirds": 2 / 3,
+    "three quarters": 3 / 4,
+    "½": 1 / 2,
+    "¼": 1 / 4,
+    "¾": 3 / 4,
+    "⅓": 1 / 3,
+    "⅔": 2 / 3,
+}
+CLOCK = "clock"  # the measure of times of day, in minutes from midnight or noon
+HALF_DAY = 12 * 60
+NAMED_TIMES: Mapping[str, str] = {"noon": "p", "midday": "p", "midnight": "a"}
+DAY_PARTS: Mapping[str, str] = {"a": "a", "p": "p", "morning": "a", "afternoon": "p", "evening": "p"}
+FRACTION_WORDS = frozenset(
+    ("half", "quarter", "third", "two", "three", "fortnight")
+)  # what may begin one with its unit
 
 LOOSE = 0.05  # relative tolerance of a number such as "about 2,000"
 REACH = 0.06  # relative range that covers all values a rough number can mean
@@ -253,12 +298,18 @@ BEFORE = 24  # characters before a number that are searched for its sign, curren
 SIGNS = "$€£¥₹-−"  # what may stand directly before a number
 LEADING = (*ABOUT, *SIGNS, "usd", "eur", "gbp", "jpy", "inr")  # and what may stand before a space before it
 GAPS, SYMBOLS = "-", "%$€£¥₹°¢"  # what may stand between a number and its unit, and what may begin a unit
-FOLLOWING = frozenset((*MULTIPLIERS, *ABBREVIATED, *UNITS, "us"))  # words that may follow a number
+FOLLOWING = frozenset(  # words that may follow a number
+    word
+    for name in (*MULTIPLIERS, *ABBREVIATED, *UNITS, "us", "and")
+    for word in re.findall(r"[^\W\d_]+", name)
+)
 LETTERS = re.compile(r"[^\W\d_]+")
 NOTHING: Mapping[str, None] = {"about": None, "minus": None, "money": None}
 COUNTS = frozenset((*SMALL, *TENS, *MULTIPLIERS))  # words that a spelled number may begin with
-LEADS = DAYS | COUNTS
-DIGITS = re.compile(r"\d{1,3}(?:[ \u00a0\u202f\u2009'’]\d{3})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,:]\d+)*")
+LEADS = DAYS | COUNTS | FRACTION_WORDS | NAMED_TIMES.keys()
+DIGITS = re.compile(
+    r"\d{1,3}(?:[ \u00a0\u202f\u2009'’]\d{3})+(?!\d)(?:[.,]\d+)?|\d+(?:(?:[.,:]\d+)+|[½¼¾⅓⅔])?"
+)
 NO_SPACES = {ord(space): None for space in " \u00a0\u202f\u2009'’"}
 
 
@@ -269,7 +320,8 @@ class Quantity:
     `value` is the written value, including scales such as *million*. `measure` and `worth` are the measure
     and size of its unit, None and 1 without a known unit. `grain` is the value of the last written digit's
     place, 0 if the number is exact. `about` is set if a word before it makes it approximate. `code` is set
-    for texts that are compared exactly: times and versions.
+    for texts that are compared exactly, such as versions. `half` is "a" for a time of day before noon and "p"
+    for one after it, if that is known.
     """
 
     span: Span
@@ -279,11 +331,27 @@ class Quantity:
     grain: float = 0.0
     about: bool = False
     code: str | None = None
+    half: str = ""
+
+    @property
+    def hours(self) -> tuple[float, ...]:
+        """The bare numbers that may say this time of day: its hour, counted to 12 or to 24."""
+        hour, minutes = divmod(self.value, 60)
+        if self.measure != CLOCK or minutes:
+            return ()
+        return hour or 12.0, hour if self.half == "a" else hour + 12
 
     def said_by(self, other: Quantity) -> bool:
         """Return whether `other`, from a source, matches this number; one without a unit matches any."""
         if self.code is not None or other.code is not None:
             return self.code == other.code
+        if CLOCK in (self.measure, other.measure):
+            if self.measure == other.measure:
+                return self.value == other.value and (
+                    self.half == other.half or "" in (self.half, other.half)
+                )
+            bare = other if self.measure == CLOCK else self
+            return bare.measure is None and bare.value in (*self.hours, *other.hours)
         if None in (self.measure, other.measure):
             return self._near(self.value, other.value, self.grain)
         return self.measure == other.measure and self._near(
@@ -301,14 +369,16 @@ class Amounts:
 
     def __init__(self, said: Iterable[Quantity]) -> None:
         self._codes: set[str | None] = set()
-        by_measure: dict[str | None, dict[tuple[float, float], Quantity]] = {}
-        plain: dict[tuple[float, float], Quantity] = {}
+        by_measure: dict[str | None, dict[tuple[float, float, str], Quantity]] = {}
+        plain: dict[tuple[float, float, str], Quantity] = {}
         for each in said:
             if each.code is not None:
                 self._codes.add(each.code)
                 continue
-            by_measure.setdefault(each.measure, {}).setdefault((each.value * each.worth, each.grain), each)
-            plain.setdefault((each.value, each.grain), each)
+            same = by_measure.setdefault(each.measure, {})
+            same.setdefault((each.value * each.worth, each.grain, each.half), each)
+            for value in each.hours if each.measure == CLOCK else (each.value,):
+                plain.setdefault((value, each.grain, each.half), each)
         self._by_measure = {measure: _ordered(found) for measure, found in by_measure.items()}
         self._plain = _ordered(plain)
 
@@ -320,6 +390,10 @@ class Amounts:
             return self._near(number, number.value, self._plain)
         scaled = self._by_measure.get(number.measure, ([], []))
         bare = self._by_measure.get(None, ([], []))
+        if number.measure == CLOCK:
+            return self._near(number, number.value, scaled) or any(
+                self._near(number, hour, bare) for hour in number.hours
+            )
         return self._near(number, number.value * number.worth, scaled) or self._near(
             number, number.value, bare
         )
@@ -331,9 +405,9 @@ class Amounts:
         return any(number.said_by(each) for each in among[1][first:last])
 
 
-def _ordered(found: Mapping[tuple[float, float], Quantity]) -> tuple[list[float], list[Quantity]]:
+def _ordered(found: Mapping[tuple[float, float, str], Quantity]) -> tuple[list[float], list[Quantity]]:
     keys = sorted(found)
-    return [value for value, _ in keys], [found[key] for key in keys]
+    return [key[0] for key in keys], [found[key] for key in keys]
 
 
 def quantities(text: str, taken: Sequence[Span] = ()) -> list[Quantity]:
@@ -362,20 +436,31 @@ def _numbers(wording: Wording, starts: Sequence[Start], free: Callable[[int], bo
         if start < end:
             continue
         if not text[start].isdecimal():
+            if (found := _named_time(text, start, form)) or (
+                form in FRACTION_WORDS and (found := _fraction(text, start, form))
+            ):
+                end = found.span.end
+                yield found
+                continue
             if (form and form not in COUNTS) or (words := _words().match(text, start)) is None:
                 continue
-            end = words.end()
             for first, last, value in checked(_spelled(words[0])):
-                if found := _quantity(text, start + first, start + last, value):
+                if start + first >= end and (found := _quantity(text, start + first, start + last, value)):
+                    end = found.span.end
                     yield found
+            end = max(end, words.end())
         elif start < 2 or text[start - 1] not in ".,:" or not text[start - 2].isdecimal():
             digits = DIGITS.match(text, start)[0]  # type: ignore[index]  # it begins with a digit
             end = start + len(digits)
             if not free(start) and not _is_led(text, start):
                 continue
-            if ":" in digits or len(digits) > MOST_DIGITS or _is_version(digits):
+            if found := _time(text, start):
+                end = found.span.end
+                yield found
+            elif ":" in digits or len(digits) > MOST_DIGITS or _is_version(digits):
                 yield Quantity(Span(start, end), 0.0, code=digits)
             elif found := _quantity(text, start, end, *_digits(digits)):
+                end = found.span.end
                 yield found
 
 
@@ -383,7 +468,11 @@ def _quantity(text: str, start: int, end: int, value: float, grain: float | None
     """Return the number at `[start, end)` with what stands around it, if it is one; no `grain` for words."""
     before = _before().match(text, max(0, start - BEFORE), start) if _is_led(text, start) else NOTHING
     after = _after().match(text, end) if _is_followed(text, end) else None
+    if after is not None and after["part"]:
+        value += FRACTIONS[_named(after["part"])]
     scale, word, ended = _scale_and_unit(after, before["money"], end)
+    if after is not None and after["rest"] and ended == after.end("unit"):
+        value, ended = value + FRACTIONS[_named(after["rest"])], after.end("rest")
     measure, worth = UNITS.get(word, (None, 1.0))
     if grain is None and value == 1 and measure is None and scale == 1:
         return None  # a pronoun more often than a number
@@ -401,6 +490,53 @@ def _quantity(text: str, start: int, end: int, value: float, grain: float | None
         (1.0 if grain is None else grain) * scale if scale != 1 else 0.0,
         (before["about"] or "").lower() in ABOUT,
     )
+
+
+def _fraction(text: str, start: int, form: str) -> Quantity | None:
+    """Return the fraction at a word of `FRACTION_WORDS`, if it has a unit: "half an hour"."""
+    found, whole = _part_of().match(text, start), 0.0
+    if found is None:
+        found, whole = _whole_and_part().match(text, max(0, start - BEFORE), start + len(form)), 1.0
+    if found is None:
+        return None
+    unit, value = _named(found["unit"]), whole + (FRACTIONS[_named(found["part"])] if found["part"] else 1.0)
+    if unit in UNITS:
+        return Quantity(Span(*found.span()), value, *UNITS[unit])
+    return Quantity(Span(*found.span()), value * MULTIPLIERS[unit])
+
+
+def _time(text: str, start: int) -> Quantity | None:
+    """Return the time of day that begins at `start`, if one does: "9:30", "9 am", "nine in the morning"."""
+    found = _clock().match(text, start)
+    if found is None:
+        return None
+    hour, half = _hour(found["hour"]), DAY_PARTS.get((found["half"] or found["part"] or "").lower(), "")
+    if hour > 24 or (half and hour > 12):
+        return None
+    half = half or ("p" if 12 < hour < 24 else "")
+    return Quantity(Span(*found.span()), 60 * (hour % 12) + int(found["minutes"] or 0), CLOCK, half=half)
+
+
+def _named_time(text: str, start: int, form: str) -> Quantity | None:
+    """Return the time of day at a word, if it is one: "noon", "half past nine", "nine o'clock"."""
+    if half := NAMED_TIMES.get(form):
+        return Quantity(Span(start, start + len(form)), 0.0, CLOCK, half=half)
+    found = _past().match(text, start) if form in FRACTION_WORDS else None
+    if found is None:
+        return _time(text, start) if form in SMALL else None
+    at = found.start("hour")
+    hour = _time(text, at) or Quantity(Span(at, found.end()), 60 * (_hour(found["hour"]) % 12), CLOCK)
+    minutes = 60 * FRACTIONS[found["part"].lower()] * (1 if found["way"].lower() == "past" else -1)
+    return replace(hour, span=Span(start, hour.span.end), value=(hour.value + minutes) % HALF_DAY)
+
+
+def _hour(written: str) -> int:
+    return int(written) if written.isdecimal() else SMALL[written.lower()]
+
+
+def _named(written: str) -> str:
+    """Return a unit or a fraction as the tables name it."""
+    return " ".join(written.lower().replace("-", " ").split())
 
 
 def _is_led(text: str, start: int) -> bool:
@@ -427,7 +563,9 @@ def _scale_and_unit(after: Any, money: str | None, end: int) -> tuple[float, str
     """Return the number's scale, its unit, and the end of both."""
     if after is None:
         return 1.0, (money or "").strip().lower(), end
-    scale, unit = (after["scale"] or "").lower(), (after["unit"] or "").lower()
+    if after["part"]:
+        end = after.end("part")
+    scale, unit = (after["scale"] or "").lower(), _named(after["unit"] or "")
     touches = after.start("scale") == end
     if scale in ABBREVIATED and not money and (scale == "m" or not touches):
         # Without money, an abbreviation is a scale only directly after the number, and m is always metres.
@@ -448,6 +586,8 @@ def _is_version(digits: str) -> bool:
 @lru_cache(maxsize=1 << 12)
 def _digits(written: str) -> tuple[float, float]:
     """Return the value of a number in digits, and the value of its last digit's place."""
+    if (part := FRACTIONS.get(written[-1])) is not None:
+        return float(written[:-1]) + part, 0.0
     plain = written.translate(NO_SPACES)
     for mark, other in ((",", "."), (".", ",")):
         groups = plain.partition(other)[0].split(mark)
@@ -542,12 +682,54 @@ def _before() -> Any:
 @cache
 def _after() -> Any:
     scales = "|".join([*MULTIPLIERS, *sorted(ABBREVIATED, key=len, reverse=True)])
-    units = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
     gap = r"[\s\u00a0-]?"
+    part = r"(?:an?\s|one[\s-])(?P<part>half|quarter)|(?P<part>three[\s-]quarters)"
     return compiled(
-        rf"(?V1i)(?:st|nd|rd|th)?(?:{gap}(?P<scale>{scales})(?!{SPACED}))?"
-        rf"(?:{gap}(?P<unit>{units})(?!{PART}))?(?P<glued>\p{{Latin}})?"
+        rf"(?V1i)(?:st|nd|rd|th)?(?:\sand\s(?:{part})(?!{PART}))?"
+        rf"(?:{gap}(?P<scale>{scales})(?!{SPACED}|[\d²³]|/s\b))?"
+        rf"(?:{gap}(?P<unit>{_units()})(?!{PART})(?:\sand\sa\s(?P<rest>half|quarter)(?![\s-]*{PART}))?)?"
+        rf"(?P<glued>\p{{Latin}})?"
     )
+
+
+@cache
+def _clock() -> Any:
+    hours = "|".join(word for word, value in SMALL.items() if 0 < value < 13)
+    half = rf"\s?(?P<half>[ap])(?:\.m\.|m)(?!{PART})"
+    part = r"\s(?:in\sthe\s(?P<part>morning|afternoon|evening)|at\s(?P<part>night))"
+    after = rf"(?:{half}|\so['’]clock(?:{part})?|{part})(?!{PART})"
+    return compiled(
+        rf"(?V1i)(?:(?P<hour>\d\d?):(?P<minutes>[0-5]\d)(?!{PART}|[:.,]\d)(?:{after})?"
+        rf"|(?P<hour>\d\d?)\.(?P<minutes>[0-5]\d){half}|(?P<hour>\d\d?|{hours}){after})"
+    )
+
+
+@cache
+def _past() -> Any:
+    hours = "|".join(word for word, value in SMALL.items() if 0 < value < 13)
+    return compiled(
+        rf"(?V1i)(?P<part>half|quarter)\s(?P<way>past|to)\s(?P<hour>1[0-2]|[1-9]|{hours})(?!{PART}|[:.,]\d)"
+    )
+
+
+@cache
+def _part_of() -> Any:
+    some = r"(?P<part>half|quarter|three[\s-]quarters)(?:[\s-]|\s(?:of\s)?(?:an?|one)\s)"
+    thirds = r"(?P<part>third|two[\s-]thirds)\sof\s(?:an?|one)\s"  # "the third day" is none
+    whole = "|".join((_units(), *MULTIPLIERS))
+    return compiled(rf"(?V1i)(?:(?:{some}|{thirds})(?P<unit>{whole})|(?P<unit>fortnight))(?!{PART})")
+
+
+@cache
+def _whole_and_part() -> Any:
+    return compiled(  # matches backwards from the end of the fraction
+        rf"(?V1ir)(?<!{SPACED})(?:an?|one)\s(?P<unit>{_units()})\sand\sa\s(?P<part>half|quarter)"
+    )
+
+
+def _units() -> str:
+    names = sorted(map(re.escape, UNITS), key=len, reverse=True)
+    return "|".join(name.replace("\\ ", r"[\s-]") for name in names)
 
 
 def dates_and_numbers(wording: Wording) -> tuple[tuple[Date, ...], tuple[Quantity, ...]]:

@@ -141,15 +141,22 @@ class PassageIndex:
 
 
 def covers(
-    output: Wording, sentences: Sequence[Run], passages: PassageIndex, ignored: Container[str] = frozenset()
+    output: Wording,
+    sentences: Sequence[Run],
+    passages: PassageIndex,
+    ignored: Container[str] = frozenset(),
+    restated: Container[int] = frozenset(),
 ) -> tuple[Cover, ...]:
     """Compare each sentence with the passage that covers most of it.
 
-    Skips sentences without content words; words with `ignored` stems do not count. A word is weighted by
+    Skips sentences without content words; words with `ignored` stems and those at `restated` places do not
+    count. A word is weighted by
     its inverse frequency among the passages (Spärck Jones 1972), in a form that gives the most weight to
     words that no passage has.
     """
-    content = frozenset(number for number in output.content if output.stems[number] not in ignored)
+    content = frozenset(
+        number for number in output.content if output.stems[number] not in ignored and number not in restated
+    )
     n = max(len(passages), 1)
     found = []
     for first, last in sentences:
@@ -272,6 +279,12 @@ class Sources:
         """The values of the numbers, without units."""
         return frozenset(each.value for each in self.quantities)
 
+    def say(self, fact: Quantity | Date) -> bool:
+        """Return whether the texts contain a number, maybe as a year, or a date, in one place or several."""
+        if isinstance(fact, Date):
+            return self.calendar.says(fact) or (fact.is_year and fact.year in self.values)
+        return self.amounts.say(fact) or (fact.measure is None and fact.value in self.years)
+
     @cached_property
     def calendar(self) -> Calendar:
         """An index of the dates."""
@@ -325,9 +338,21 @@ class Prepared:
         return tuple(runs(self.output))
 
     @cached_property
+    def restated(self) -> frozenset[int]:
+        """The places of words of numbers and dates that the sources give in other words or units."""
+        starts, stems = [start for start, _ in self.output.places], self.output.stems
+        found: set[int] = set()
+        facts: list[Quantity | Date] = [*self.quantities, *self.dates]
+        for fact in facts:
+            places = range(bisect_left(starts, fact.span.start), bisect_left(starts, fact.span.end))
+            if any(stems[at] not in self.said.known for at in places) and self.said.say(fact):
+                found.update(places)
+        return frozenset(found)
+
+    @cached_property
     def covers(self) -> tuple[Cover, ...]:
         """How well the best passage of the sources covers each sentence."""
-        return covers(self.output, self.sentences, self.said.passages, self.said.repeated)
+        return covers(self.output, self.sentences, self.said.passages, self.said.repeated, self.restated)
 
 
 def prepared(sample: Sample) -> Prepared:

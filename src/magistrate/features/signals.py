@@ -11,9 +11,8 @@ from types import MappingProxyType
 
 from magistrate._deadline import alone, checked
 from magistrate.errors import InputError, SpecError
-from magistrate.features.facts import Date, Quantity
 from magistrate.features.names import names_of, quoted
-from magistrate.features.prepared import Prepared, Reading, Sources, joined, listed, prepared, undefined
+from magistrate.features.prepared import Prepared, Reading, joined, listed, prepared, undefined
 from magistrate.features.words import word_runs, words
 from magistrate.types import Sample, Span
 
@@ -123,7 +122,7 @@ def rouge_l(sample: Prepared) -> Reading:
         new += [
             sample.output.span(at, at)
             for at in range(first, last)
-            if at not in kept and stems[at] not in sample.said.repeated
+            if at not in kept and at not in sample.restated and stems[at] not in sample.said.repeated
         ]
     n = sum(stem not in sample.said.repeated for stem in stems)
     if not n:
@@ -243,8 +242,8 @@ def new_numbers(sample: Prepared) -> Reading:
     counted = [
         (each.span, said)
         for each in checked(sample.quantities)
-        for said in (_says_number(sample.said, each),)
-        if said or not _says_number(sample.said.question, each)
+        for said in (sample.said.say(each),)
+        if said or not sample.said.question.say(each)
     ]
     return _told(sample, counted, "number", NO_NUMBERS)
 
@@ -257,8 +256,8 @@ def new_dates(sample: Prepared) -> Reading:
     counted = [
         (each.span, said)
         for each in checked(sample.dates)
-        for said in (_says_date(sample.said, each),)
-        if said or not _says_date(sample.said.question, each)
+        for said in (sample.said.say(each),)
+        if said or not sample.said.question.say(each)
     ]
     return _told(sample, counted, "date", NO_DATES)
 
@@ -300,16 +299,6 @@ def new_quotations(sample: Prepared) -> Reading:
             said[words] = any(words in text for text in sample.said.bounded)
         counted.append((output.span(first, last - 1), said[words]))
     return _told(sample, counted, "quotation", "the output quotes nothing")
-
-
-def _says_number(sources: Sources, number: Quantity) -> bool:
-    """Return whether sources contain a number, possibly as a year."""
-    return sources.amounts.say(number) or (number.measure is None and number.value in sources.years)
-
-
-def _says_date(sources: Sources, date: Date) -> bool:
-    """Return whether sources contain a date, in one place or several; a bare year also as a number."""
-    return sources.calendar.says(date) or (date.is_year and date.year in sources.values)
 
 
 def _told(sample: Prepared, counted: Sequence[tuple[Span, bool]], what: str, none: str) -> Reading:

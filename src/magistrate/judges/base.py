@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 from magistrate._deadline import check, checked
 from magistrate._scratch import scratch
 from magistrate.engines.base import Capability, Engine
+from magistrate.errors import InvalidOutput
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -18,10 +19,12 @@ from magistrate.types import (
     AbstentionReason,
     CalibratedOn,
     Direction,
+    Failure,
     Outcome,
     Prompt,
     Sample,
     Scoring,
+    Verdict,
 )
 
 if TYPE_CHECKING:
@@ -218,7 +221,11 @@ SPECIALS = 64  # tokens that a chat template may put around a message, at most
 
 
 async def run_judge(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
-    """Check the sample, then judge it. Returns an `Abstention` for a missing field or a call too long."""
+    """Check the sample, judge it, and check what comes back.
+
+    Returns an `Abstention` for a missing field or a call too long. Raises `InvalidOutput` for anything that
+    is no outcome, a score that is not in [0, 1], and a label that the judge does not declare.
+    """
     check()
     info = judge.info
     for name in info.requires:
@@ -228,7 +235,21 @@ async def run_judge(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
     if short := await shortage(judge, sample, engine):
         return Abstention(sample.id, info.name, "over_length", f"{short}. {ADVICE}")
     with scratch():
-        return await judge.judge(sample, engine)
+        return _checked(await judge.judge(sample, engine), info)
+
+
+def _checked(outcome: Outcome, info: JudgeInfo) -> Outcome:
+    if not isinstance(outcome, Verdict | Failure | Abstention):
+        told = f"the judge returned {type(outcome).__name__}, not a Verdict, Failure or Abstention"
+    elif not isinstance(outcome, Verdict):
+        return outcome
+    elif not 0 <= outcome.score <= 1:
+        told = f"the judge's score is {outcome.score}; it must be in [0, 1]"
+    elif info.labels and outcome.label not in info.labels:
+        told = f"the judge's label is {outcome.label!r}; its labels are {', '.join(info.labels)}"
+    else:
+        return outcome
+    raise InvalidOutput(told, str(outcome))
 
 
 def planned_calls(judge: Judge, sample: Sample) -> Sequence[Call]:

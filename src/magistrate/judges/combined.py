@@ -113,6 +113,7 @@ class Combined:
         novelty, told = self.novelty.info, weights(self.size, self.without)
         return JudgeInfo(
             name=self.name,
+            version=novelty.version,
             summary=f"{SUMMARIES[self.size]}, and novelty of the wording; asks no model",
             labels=LABELS,
             direction="minimize",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.features.prepared import Cover, Reading, prepared
+from magistrate.features.frames import without_frames
+from magistrate.features.prepared import Cover, Prepared, Reading, prepared
 from magistrate.features.signals import UNSUPPORTED, read
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
 from magistrate.judges.verdicts import LABELS, READS, heat_map, label_of, probability_of, unsupported
@@ -20,6 +21,7 @@ from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, V
 
 WEIGHTS = Path(__file__).with_name("novelty.toml")
 POINTED = ("numbers", "dates", "names", "quotations")  # signals whose spans each become a claim
+ONLY_FRAMES = "the output only says what the context does not tell, or speaks to its reader"
 SAID_MOST = 3  # reasons in an explanation, at most
 
 
@@ -59,9 +61,9 @@ class Novelty:
     The score is the probability that the output is hallucinated, if a share `base_rate` of outputs is. At
     .5 and above the label is `hallucinated`. Set `base_rate` to the share you expect: for answers over
     retrieved text it is often .2. It misses changes of few words, and fluent contradictions in the
-    context's own words. Abstains without a context, and if the output has nothing to look up. `without`
-    names a family of data sets: the weights are then those fitted to all other families, to measure the
-    judge on that one.
+    context's own words. Abstains without a context, and if the output has nothing to look up, or only says
+    that the context does not tell something. `without` names a family of data sets: the weights are then
+    those fitted to all other families, to measure the judge on that one.
     """
 
     base_rate: float = EVEN
@@ -76,7 +78,7 @@ class Novelty:
     def info(self) -> JudgeInfo:
         return JudgeInfo(
             name=self.name,
-            version=1,
+            version=2,
             summary="wording, numbers, dates and names of the output that the context lacks; asks no model",
             labels=LABELS,
             direction="minimize",
@@ -91,17 +93,15 @@ class Novelty:
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         told = weights(self.without)
-        cut = prepared(sample)
-        found = read(cut, [*told.of, "quotations"])
+        cut, worded, found = _read(sample, told.of)
         if found["sentence_support"].value is None:
-            return Abstention(
-                sample.id, self.name, "uncertain", f"nothing to compare: {found['sentence_support'].reason}"
-            )
+            why = found["sentence_support"].reason if worded is cut else ONLY_FRAMES
+            return Abstention(sample.id, self.name, "uncertain", f"nothing to compare: {why}")
         added = {name: weight * (found[name].value or 0.0) for name, weight in told.of.items()}
         odds = shifted_odds(told.intercept + sum(added.values()), self.base_rate)
         score = sigmoid(odds)
         label = label_of(score, EVEN)
-        claims = _claims(cut.output.text, found, cut.covers) if label == HALLUCINATED else ()
+        claims = _claims(cut.output.text, found, worded.covers) if label == HALLUCINATED else ()
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
@@ -114,9 +114,21 @@ class Novelty:
                 "signals": {name: reading.value for name, reading in found.items()},
                 "contributions": added,
                 "base_rate": self.base_rate,
-                "heat": _heat(cut.output.text, cut.covers),
+                "heat": _heat(cut.output.text, worded.covers),
             },
         )
+
+
+def _read(sample: Sample, names: Iterable[str]) -> tuple[Prepared, Prepared, dict[str, Reading]]:
+    """Return the sample split, the same without what is about the context or to the reader, and signals.
+
+    Signals of facts are read of the first, those of wording of the second.
+    """
+    whole = prepared(sample)
+    text = without_frames(whole.output.text)
+    worded = whole if text == whole.output.text else prepared(replace(sample, output=text))
+    wording = [name for name in names if name not in POINTED]
+    return whole, worded, {**read(whole, POINTED), **read(worded, wording)}
 
 
 def _explained(label: str, found: Mapping[str, Reading], added: Mapping[str, float]) -> str:

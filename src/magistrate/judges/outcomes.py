@@ -1,4 +1,4 @@
-"""Handling of judgements that go wrong: turns errors into failures or abstentions, and checks outcomes."""
+"""Handling of judgements that go wrong: turns errors into failures or abstentions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from magistrate.errors import (
     StoreError,
 )
 from magistrate.judges.base import Judge, run_judge
-from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Verdict
+from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample
 
 # Failure codes of specific errors; all others are `engine_error`.
 CODES: Mapping[type[Exception], FailureCode] = {
@@ -39,17 +39,6 @@ def code_of(error: Exception) -> FailureCode:
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), "engine_error")
 
 
-def sound(outcome: Outcome) -> Outcome:
-    """Return a judge's outcome. Raises `InvalidOutput` if it is no outcome or its score is not in [0, 1]."""
-    if not isinstance(outcome, Verdict | Failure | Abstention):
-        raise InvalidOutput(
-            f"the judge returned {type(outcome).__name__}, not a Verdict, Failure or Abstention", str(outcome)
-        )
-    if isinstance(outcome, Verdict) and not 0 <= outcome.score <= 1:
-        raise InvalidOutput(f"the judge's score is {outcome.score}; it must be in [0, 1]", str(outcome))
-    return outcome
-
-
 def is_cancelled() -> bool:
     """Return whether this task itself was cancelled, not only something that it awaited."""
     task = asyncio.current_task()
@@ -63,7 +52,7 @@ async def member_outcome(judge: Judge, sample: Sample, engine: Engine) -> Outcom
     """
     name = judge.info.name
     try:
-        return replace(sound(await run_judge(judge, sample, engine)), sample_id=sample.id, judge=name)
+        return replace(await run_judge(judge, sample, engine), sample_id=sample.id, judge=name)
     except (*FATAL, Stopped, DeadlineExceeded):
         raise
     except OverLength as error:

@@ -49,7 +49,7 @@ from magistrate.errors import (
     SpecError,
 )
 from magistrate.judges.base import Judge, run_judge
-from magistrate.judges.outcomes import FATAL, code_of, is_cancelled, sound
+from magistrate.judges.outcomes import FATAL, code_of, is_cancelled
 from magistrate.runs.limits import DEADLINE, UNLIMITED, Gate, Limits
 from magistrate.types import Abstention, Failure, FailureCode, Outcome, Prompt, Sample, Step, Usage
 
@@ -95,7 +95,7 @@ async def judge_one(
     name = judge.info.name
     outcome: Outcome
     try:
-        outcome = sound(await within(deadline, _contained(run_judge(judge, sample, recorded))))
+        outcome = await within(deadline, _contained(run_judge(judge, sample, recorded)))
     except (*FATAL, Stopped):
         raise
     except OverLength as error:
