@@ -280,6 +280,7 @@ def test_a_model_is_counted_in_its_own_graph(model_folder: Path) -> None:
     assert 0.9 * file < counted.step_bytes < 1.05 * file  # what is equal is stored once
 
 
+@pytest.mark.alone
 def test_limits_are_the_best_that_was_seen() -> None:
     measured = LimitsMeter(1).measure(repeats=1)
     assert 0.5 < measured.read_gb_s < 2000

@@ -21,6 +21,7 @@ from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.judges.base import JudgeInfo
 from magistrate.server.app import warm_up
+from magistrate.store import Store
 from magistrate.types import Failure, Outcome, Sample, Verdict
 from served import served
 from tiny_detector import write_detector
@@ -123,6 +124,23 @@ def test_a_verdict_after_the_deadline_is_none() -> None:
     found = magistrate.judge(output=OUTPUT, judge=Computing(lambda: time.sleep(0.3)), deadline=0.1)
     assert isinstance(found, Failure) and found.code == "timeout"
     assert isinstance(magistrate.judge(output=OUTPUT, judge=Computing(lambda: None), deadline=10), Verdict)
+
+
+def test_time_that_a_run_waits_for_its_store_ends_no_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = Store.add_outcomes
+
+    def locked(*given: Any, **options: Any) -> Any:
+        time.sleep(0.4)  # another program holds the lock
+        return stored(*given, **options)
+
+    monkeypatch.setattr(Store, "add_outcomes", locked)
+    rows = [{"output": f"It is {n}.", "context": ["It is 1."]} for n in range(12)]
+    engine = ScriptedEngine([{"faithful": 0.9, "hallucinated": 0.1}] * 12, delay=0.1)
+    limits = magistrate.Limits(deadline=0.3, concurrency=4)
+    run = magistrate.evaluate(rows, "faithfulness", model=engine, store=tmp_path / "runs.db", limits=limits)
+    assert [type(each) for each in run.outcomes()] == [Verdict] * 12
 
 
 def test_a_judge_of_ones_own_can_ask_whether_its_work_is_over() -> None:

@@ -36,7 +36,7 @@ def test_whoever_signs_in_comes_where_they_wanted_to_go(locked: str, house: Furn
     expect(page.locator("h1")).to_have_text("Sign in")
     expect(page.get_by_label("Token of this server")).to_be_focused()
     sign_in(page, "a-wrong-token-of-the-right-length")
-    expect(page.get_by_role("alert")).to_contain_text("not the token")
+    expect(page.get_by_role("alert")).to_contain_text("neither the token of this server")
     assert page.get_by_label("Token of this server").input_value() == ""
     looked.shot("login-wrong")
     sign_in(page)

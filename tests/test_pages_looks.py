@@ -144,7 +144,7 @@ def test_the_first_key_leads_past_the_navigation(site: str, visit: Look) -> None
 
 def test_runs_are_found_and_opened_by_keys(site: str, visit: Look) -> None:
     page = visit(site).page
-    expect_focus(page, "[name=q]", 12)
+    expect_focus(page, "[name=q]", 16)
     page.keyboard.type("bridges again")
     expect(page.locator("#list .run h2")).to_have_text(["Bridges again"])
     expect_focus(page, "#list .run h2 a", 8)

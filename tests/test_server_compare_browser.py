@@ -72,7 +72,7 @@ def slow(tmp_path: Path) -> Iterator[tuple[str, str, threading.Event]]:
     with Store.open(place) as store:
         run = run_of(store, asked, [*outcomes_of(asked), *turned(outcomes_of(asked, LONG))])
     app, gate = create_app(Settings(store=str(place))), threading.Event()
-    app.state.answers.ask("busy", lambda: gate.wait(60))
+    app.state.jobs.submit("busy", lambda: gate.wait(60))
     with served(app) as address:
         yield address, f"/compare?run={run}", gate
         gate.set()

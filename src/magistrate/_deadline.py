@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from itertools import islice
 from math import inf
-from threading import Lock
+from threading import Lock, local
 from typing import Any, TypeVar
 
 from magistrate._fork import in_child
@@ -50,12 +50,15 @@ class Deadline:
         self._left = seconds - used
         self._clock = clock
         self._ends = inf
+        self._uncounted, self._uncounted_before = [0.0], 0.0
         self._stopped = False
         self._outer: Deadline | None = None
         self._token: Token[Deadline | None] | None = None
 
     def __enter__(self) -> Deadline:
         self.begun = True
+        self._uncounted = _uncounted()
+        self._uncounted_before = self._uncounted[0]
         self._ends = self._clock() + self._left
         self._outer = _current.get()
         self._token = _current.set(self)
@@ -68,7 +71,9 @@ class Deadline:
     @property
     def left(self) -> float:
         """Seconds left, 0 or less once it is over; before the start, all of them."""
-        return self._ends - self._clock() if self.begun else self._left
+        if not self.begun:
+            return self._left
+        return self._ends + self._uncounted[0] - self._uncounted_before - self._clock()
 
     def stop(self) -> None:
         """Make the next check raise, in any thread, because nobody waits for the work any more."""
@@ -83,6 +88,30 @@ class Deadline:
             if each.left <= 0:
                 raise DeadlineExceeded(f"within {each.seconds:g} seconds")
             each = each._outer
+
+
+_threads = local()
+
+
+def _uncounted() -> list[float]:
+    """Return the `uncounted` seconds of this thread, as a list of one that grows."""
+    if not hasattr(_threads, "uncounted"):
+        _threads.uncounted = [0.0]
+    found: list[float] = _threads.uncounted
+    return found
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Time in this block counts for no deadline of this thread's event loop, whose tasks it stops.
+
+    A store that another program keeps locked would else end calls that are answered and paid for.
+    """
+    begun = time.monotonic()
+    try:
+        yield
+    finally:
+        _uncounted()[0] += time.monotonic() - begun
 
 
 _alone = Lock()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from magistrate import _logging
+from magistrate._deadline import uncounted
 from magistrate.datasets import Problem
 from magistrate.errors import InputError, MagistrateError, SpecError, StoreError
 from magistrate.runs.execute import GROUP, Judged, stream_groups
@@ -160,7 +161,8 @@ class OutcomeWriter:
                 aclosing(groups),  # type: ignore[type-var]
             ):
                 async for group in groups:
-                    self._take(group)
+                    with uncounted():
+                        self._take(group)
         except TimeoutError:
             if not limit.expired():
                 raise
