@@ -8,8 +8,9 @@ same weight, and so has each class within a set, so that the fitted probabilitie
 
 The model is a logistic regression on the signals' values, with one intercept per set (thresholds do not
 transfer), no weight below 0, and weights shrunk towards one common weight in standard deviations
-(`SHRINK`). Equal weights are hard to beat when the fitted samples differ from those judged (Dawes 1979). An
-undefined value counts as 0. The final intercept is the mean over the families.
+(`SHRINK`). Equal weights are hard to beat when the fitted samples differ from those judged (Dawes 1979).
+For a signal that is seldom above 0 that would be much, so it is taken to vary by `LEAST`. An undefined value
+counts as 0. The final intercept is the mean over the families.
 
 It prints the AUROC of `novelty` with the family of each set left out, its balanced accuracy at .5, its
 estimate of the hallucinated share beside the true one, and the AUROC of every single signal and of length.
@@ -40,8 +41,9 @@ SETS = {
     "halueval-summarization:dev": "halueval",
 }
 MEASURED_ONLY = {"halueval-qa:dev": "halueval"}
-CHOSEN = ("numbers", "dates", "names", "sentence_support", "rouge_l")
+CHOSEN = ("numbers", "dates", "names", "negations", "sentence_support", "rouge_l")
 SHRINK = 1.0
+LEAST = 0.15  # the least standard deviation that a signal is taken to have
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def measured(name: str, family: str) -> Measured:
 def fitted(sets: Sequence[Measured]) -> tuple[np.ndarray, float]:
     """Fit weights `[CHOSEN]` and an intercept, at even odds."""
     families = sorted({each.family for each in sets})
-    spread = np.mean([each.of(CHOSEN).std(axis=0) for each in sets], axis=0)
+    spread = np.maximum(LEAST, np.mean([each.of(CHOSEN).std(axis=0) for each in sets], axis=0))
     values = np.vstack([each.of(CHOSEN) / spread for each in sets])
     sign = np.concatenate([np.where(each.truth, 1.0, -1.0) for each in sets])
     number = np.concatenate([np.full(len(each.truth), at) for at, each in enumerate(sets)])
@@ -151,7 +153,8 @@ def toml(learnt: Sequence[Measured]) -> str:
     sizes = ", ".join(f"{each.name} {len(each.truth)}" for each in learnt)
     lines = [
         "# The weights of the judge `novelty`. Written by benchmarks/fit_novelty.py; not to be edited.",
-        f"# recipe: logistic, none below 0, shrunk by {SHRINK:g} to a common one; families, classes equal",
+        f"# recipe: logistic, none below 0, shrunk by {SHRINK:g} to a common one in standard deviations of",
+        f"# at least {LEAST:g}; families, classes equal",
         f"# learnt from: {sizes}; under [without.FAMILY] from those that are of another family",
         *table("all", learnt),
     ]

@@ -129,8 +129,12 @@ def test_what_is_said_to_the_reader_is_no_new_wording(framed: str) -> None:
 
 
 def test_what_people_did_not_do_is_read_and_so_are_facts_in_what_is_not_told() -> None:
-    denied = "Ann Hill does not provide tall green ladders and has no children."
-    assert verdict(denied).label == "hallucinated"
+    for denied in (
+        "Ann Hill does not provide tall green ladders and has no children.",
+        "I don't have green ladders, and I don't know what Ann Hill bought in Vienna.",
+        "While there is no definitive answer, Ann Hill bought tall green ladders in Vienna.",
+    ):
+        assert verdict(denied).label == "hallucinated"
     told = verdict(f"{COPIED} The text does not say that Ann Hill paid 500 francs.")
     assert told.score > verdict(COPIED).score + 0.3
 

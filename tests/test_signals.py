@@ -49,7 +49,7 @@ def test_a_copy_has_nothing_new(name: str) -> None:
     assert found.spans == ()
 
 
-@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("name", [name for name in SIGNALS if name != "negations"])
 def test_what_has_nothing_to_do_with_the_context_is_new(name: str) -> None:
     output = 'In May 1999 our friend Bob Hill shouted "never give up" at 77 miles from Rome.'
     found = read(name, output, "Photosynthesis turns light into chemical energy within chloroplasts.")
@@ -218,6 +218,41 @@ def test_a_sentence_needs_one_passage_that_holds_it() -> None:
         == read("weakest_sentence", mixed, context).value
     )
     assert "1 of 2 sentences has no passage" in read("sentence_support", f"{one} {mixed}", context).reason
+
+
+# --- negations -----------------------------------------------------------------------------------
+
+SHOP = "The shop in the old town is open on all days of the week, and it has a garden with a view of the sea."
+
+
+@pytest.mark.parametrize(
+    ("output", "context"),
+    [
+        ("Sale items are refundable.", "Sale items are not refundable."),
+        ("Sale items aren't refundable.", "Sale items are refundable."),
+        ("Employees may work from abroad.", "Employees may not work from abroad."),
+        ("There is no lift to the tower.", "There is a lift to the tower."),
+    ],
+)
+def test_what_is_negated_on_one_side_only_is_flagged(output: str, context: str) -> None:
+    found = read("negations", output, f"{context} {SHOP}")
+    assert found.value == 1 and len(found.spans) == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "context"),
+    [
+        ("Sale items are not refundable.", "Sale items can not be refunded and are not refundable."),
+        ("No, sale items are refundable.", "Sale items are refundable."),
+        (
+            "Sale items are refundable.",
+            "Sale items are not refundable without a receipt. With it they are refundable.",
+        ),
+        ("Dogs may run on the beach.", "Dogs may not bark. Dogs may run on the beach."),
+    ],
+)
+def test_what_is_negated_on_both_sides_or_now_and_then_is_not(output: str, context: str) -> None:
+    assert read("negations", output, f"{context} {SHOP}").value == 0
 
 
 # --- numbers -------------------------------------------------------------------------------------

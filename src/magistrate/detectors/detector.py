@@ -18,6 +18,7 @@ from magistrate.detectors.folder import GRAPH, TOKENIZER, Manifest, check_files,
 from magistrate.detectors.windows import Passage, Reader, Sentence, Window
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.errors import InputError, ModelError
+from magistrate.features.frames import without_phrases
 from magistrate.metrics.calibration import sigmoid
 from magistrate.types import Sample
 
@@ -108,7 +109,8 @@ class Detector:
         self._networks = _fork.PerProcess(self._load)
 
     def detect(self, sample: Sample) -> Detection | None:
-        """Score a sample's output; None if it has no readable text."""
+        """Score a sample's output; None if it has no readable text besides phrases to its reader."""
+        sample = replace(sample, output=without_phrases(sample.output or ""))
         pairs = self.reader.pairs(sample)
         if not pairs:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import chain
 
@@ -20,7 +20,7 @@ TOLD = "said mentioned specified stated told revealed indicated provided include
 THINGS = "information mention indication detail details data answer hint statement"
 ASKING = "whether how what who whom whose when where why which if"
 CLAUSES = re.compile(  # what ends a clause; "and" only before a new subject
-    r"[;:.!?\n]|,?\s(?:(?:but|however|although|though|yet|while|whereas)\s|and\s(?=(?:I|he|she|it|they|the)\s))",
+    r"[;:.!?\n]|,(?!\d)|\s(?:(?:but|however|although|though|yet|while|whereas)\s|and\s(?=(?:I|he|she|it|they|the)\s))",
     re.IGNORECASE,
 )
 SIGNS = (  # one of these is in every phrase; most texts have none
@@ -32,29 +32,39 @@ SIGNS = (  # one of these is in every phrase; most texts have none
     *("great question", "thank", "help", "let me know", "feel free", "hello"),
 )
 WINDOW = 4096  # characters that are searched together
-LONGEST = 400  # characters of a clause that may be about the text
+LONGEST = 200  # characters of a clause that may be about the text
 NEGATIVE = re.compile(r"n['’]t\b|\b(?:no|not|cannot|silent|open)\b", re.IGNORECASE)
 
 
+def without_phrases(text: str) -> str:
+    """Return `text` with spaces in place of phrases to its reader or about the context. Offsets stay.
+
+    Such as "according to the text", "in summary" and "I hope this helps". Only English is read.
+
+    >>> without_phrases("Sure! According to the text, it opens at nine.").strip()
+    'it opens at nine.'
+    """
+    return _blanked(text, _phrases_in(text))
+
+
 def without_frames(text: str) -> str:
-    """Return `text` with spaces in place of what is about the context or to the reader. Offsets stay.
+    """Return `text` without phrases, and without clauses that say that a text does not tell something.
 
-    That is: clauses that say that a text does not tell something, phrases such as "according to the text" and
-    "in summary", and those with which an assistant begins and ends. Only English is read.
-
-    >>> without_frames("Sure! It opens at nine. The text does not say when it closes.").split()
+    >>> without_frames("It opens at nine. The text does not say when it closes.").split()
     ['It', 'opens', 'at', 'nine.']
     """
-    spans = [*_framing(text), *_absences(text)]
-    if not spans:
-        return text
-    letters = list(text)
+    return _blanked(text, chain(_phrases_in(text), _absences(text)))
+
+
+def _blanked(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    letters: list[str] = []
     for start, end in spans:
+        letters = letters or list(text)
         letters[start:end] = " " * (end - start)
-    return "".join(letters)
+    return "".join(letters) or text
 
 
-def _framing(text: str) -> Iterator[tuple[int, int]]:
+def _phrases_in(text: str) -> Iterator[tuple[int, int]]:
     for start in checked(range(0, len(text), WINDOW), 1):
         window = text[start : start + WINDOW + 100].lower()
         if any(word in window for word in SIGNS):
@@ -68,11 +78,8 @@ def _absences(text: str) -> Iterator[tuple[int, int]]:
     start = 0
     for mark in checked(chain(CLAUSES.finditer(text), [None])):
         end = len(text) if mark is None else mark.start()
-        if (
-            end - start <= LONGEST
-            and NEGATIVE.search(text, start, end)
-            and _absence().search(text, start, end)
-        ):
+        clause = text[start : min(end, start + LONGEST + 1)]
+        if len(clause) <= LONGEST and NEGATIVE.search(clause) and _absence().search(clause):
             yield start, end
         start = end if mark is None else mark.end()
 
@@ -98,9 +105,11 @@ def _absence() -> re.Pattern[str]:
         | {_text()}\s(?:(?:is|are|keeps?|remains?)\ssilent\b | leaves?\s(?:it\s)?open\b)
         | \b(?:do|does)(?:\snot|n['’]t)\s{_any_of(TELL)}\s{_any_of(ASKING)}
         | {told}\s(?:anywhere\s)?(?:in|by)\s{_text()}
-        | {has}\sno\s(?:\w+\s)?{_any_of(THINGS)}
+        | {has}\sno\s(?:\w+\s)?{_any_of(THINGS)}\s*(?:$|\s(?:about|on|regarding|of|as\sto|in|for|to)\b)
         | \bcannot\sbe\s(?:determined|answered|found|inferred|learned|learnt|gathered)\sfrom\s{_text()}
-        | \b(?:I|we)\s(?:do\snot|don['’]t|cannot|can['’]t|could\snot|couldn['’]t)\s(?:know|answer|find|have)\b
+        | ^\s*(?:sorry\s)?I\s(?:do\snot|don['’]t)\sknow\s*$
+        | \bI\s(?:do\snot|don['’]t)\shave\s(?:that|this|any|enough|the)\s(?:\w+\s)?{_any_of(THINGS)}
+        | \bI\s(?:cannot|can['’]t|could\snot|couldn['’]t)\s(?:answer|find)\s(?:this|that|it|any|the)\b
         """
     )
 

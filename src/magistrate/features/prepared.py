@@ -217,6 +217,15 @@ class Sources:
         return frozenset(self.asked.stems) - self.known if self.asked is not None else frozenset()
 
     @cached_property
+    def denied(self) -> Mapping[str, frozenset[bool]]:
+        """For the stem of each content word, whether the texts negate it: always, never, or now and then."""
+        found: defaultdict[str, set[bool]] = defaultdict(set)
+        for text in self.texts:
+            for at in checked(text.content):
+                found[text.stems[at]].add(at in text.negated)
+        return {stem: frozenset(each) for stem, each in found.items()}
+
+    @cached_property
     def passages(self) -> PassageIndex:
         """The texts' sentences, as passages."""
         return PassageIndex([(text, run) for text in self.texts for run in runs(text)])

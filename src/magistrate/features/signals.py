@@ -228,6 +228,35 @@ def _support(sample: Prepared, value: float) -> Reading:
     return Reading(value, weak, f"{some} no passage in the context that holds most of its words")
 
 
+def negations(sample: Prepared) -> Reading:
+    """Return the share of covered sentences with a word that is negated contrary to their best passage.
+
+    A word counts if the sources negate it always or never, and that passage has it. English only.
+    """
+    output, counted = sample.output, 0
+    flipped: list[Span] = []
+    for cover in sample.covers:
+        if cover.lack > UNSUPPORTED:
+            continue
+        counted += 1
+        source, (first, last) = sample.said.passages.runs[cover.passage]
+        near = frozenset(source.stems[first:last])
+        flipped += [
+            output.span(at, at)
+            for at in output.content
+            if cover.span.start <= output.places[at][0] < cover.span.end
+            and output.stems[at] in near
+            and sample.said.denied.get(output.stems[at]) == frozenset((at not in output.negated,))
+        ][:1]
+    if not counted:
+        return undefined("no passage holds most of the words of a sentence")
+    if not flipped:
+        return Reading(0.0)
+    said = listed([output.text[each.start : each.end] for each in flipped])
+    reason = f"negated in the output or in the context, not in both: {said}"
+    return Reading(len(flipped) / counted, joined(flipped, output.text), reason)
+
+
 # --- numbers, dates, names and quotations ---------------------------------------------------------
 
 NO_NUMBERS = "the output has no numbers that are not in the question"
@@ -330,6 +359,7 @@ SIGNALS: Mapping[str, Callable[[Prepared], Reading]] = MappingProxyType(
         "quotations": new_quotations,
         "sentence_support": sentence_support,
         "weakest_sentence": weakest_sentence,
+        "negations": negations,
         "rouge_l": rouge_l,
         "chrf": chrf,
     }

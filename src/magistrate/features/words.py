@@ -25,6 +25,11 @@ SPACED = rf"[\p{{L}}--[{UNSPACED}]]"
 PART = rf"[[\p{{L}}\p{{N}}]--[{UNSPACED}]]"
 """A letter of any other script, or a digit: what a number or a word cannot be cut from."""
 
+NEGATORS = frozenset(("not", "never", "no", "cannot", "without", "nor", "neither", "none"))
+_CONTRACTED = "aren can couldn didn doesn don hadn hasn haven isn mustn shouldn wasn weren won wouldn"
+CONTRACTED = frozenset(_CONTRACTED.split())
+DENIED = 3  # words after a negation of which the first with content is denied
+
 Run = tuple[int, int]
 """A run of words by their numbers: the first, and one behind the last."""
 
@@ -179,6 +184,23 @@ class Wording:
             for number, (form, stem) in enumerate(zip(self.forms, self.stems, strict=True))
             if stem and form not in common and (len(stem) > 1 or not form.isascii() or form.isdigit())
         )
+
+    @cached_property
+    def negated(self) -> frozenset[int]:
+        """The indices of the content words that a word just before them denies: "not refundable"; English."""
+        if self.language not in (None, "en"):
+            return frozenset()
+        found: set[int] = set()
+        content = frozenset(self.content)
+        for at, each in enumerate(self.forms):
+            if each in NEGATORS or (each == "t" and at and self.forms[at - 1] in CONTRACTED):
+                for number in range(at + 1, min(at + 1 + DENIED, len(self.forms))):
+                    if not self.text[self.places[number - 1][1] : self.places[number][0]].isspace():
+                        break
+                    if number in content:
+                        found.add(number)
+                        break
+        return frozenset(found)
 
     @cached_property
     def content_stems(self) -> tuple[str, ...]:

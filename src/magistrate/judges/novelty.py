@@ -22,6 +22,7 @@ from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, V
 WEIGHTS = Path(__file__).with_name("novelty.toml")
 POINTED = ("numbers", "dates", "names", "quotations")  # signals whose spans each become a claim
 ONLY_FRAMES = "the output only says what the context does not tell, or speaks to its reader"
+FLIPPED = "this is negated in the output or in the context, not in both"
 SAID_MOST = 3  # reasons in an explanation, at most
 
 
@@ -145,10 +146,11 @@ def _explained(label: str, found: Mapping[str, Reading], added: Mapping[str, flo
 def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) -> tuple[Claim, ...]:
     """Return claims for facts that are not in the context, and for sentences that no passage supports.
 
-    Facts are numbers, dates, names and quotations. If there are no such claims, return one for the least
-    supported sentence.
+    Facts are numbers, dates, names and quotations, and words that only one side negates. If there are no such
+    claims, return one for the least supported sentence.
     """
     claims = _facts(text, found)
+    claims += [unsupported(text, span.start, span.end, FLIPPED) for span in found["negations"].spans]
     weak = [each for each in covers if each.lack > UNSUPPORTED]
     if not claims and not weak:
         weak = [max(covers, key=lambda each: each.lack)]
