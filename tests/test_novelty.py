@@ -91,6 +91,12 @@ def test_a_number_in_other_words_is_no_new_wording(same: str, context: str) -> N
     assert found.label == "faithful" and found.details["signals"]["rouge_l"] < 0.4
 
 
+def test_a_number_of_something_else_is_new_wording() -> None:
+    context = "The pool opens at ten. It is shut on Sundays. Entry costs 7 euros."
+    found = verdict("Entry costs 10 euros.", context)
+    assert found.label == "hallucinated" and "10 euros" in {claim.output_text for claim in found.claims}
+
+
 ABSENT = [
     "The contract does not say who signed it.",
     "The text doesn’t explicitly mention any fee for cancelling.",

@@ -382,21 +382,26 @@ class Amounts:
         self._by_measure = {measure: _ordered(found) for measure, found in by_measure.items()}
         self._plain = _ordered(plain)
 
-    def say(self, number: Quantity) -> bool:
-        """Return whether the sources contain this number."""
+    def say(self, number: Quantity, *, alike: bool = False) -> bool:
+        """Return whether the sources contain this number.
+
+        A number without a unit stands for one with a unit only in sources that have none of its measure, and
+        with `alike` never.
+        """
         if number.code is not None:
             return number.code in self._codes
+        none: tuple[list[float], list[Quantity]] = ([], [])
+        same = self._by_measure.get(number.measure, none)
         if number.measure is None:
-            return self._near(number, number.value, self._plain)
-        scaled = self._by_measure.get(number.measure, ([], []))
-        bare = self._by_measure.get(None, ([], []))
+            return self._near(number, number.value, same if alike else self._plain)
+        bare = self._by_measure.get(None, none)
         if number.measure == CLOCK:
-            return self._near(number, number.value, scaled) or any(
+            return self._near(number, number.value, same) or any(
                 self._near(number, hour, bare) for hour in number.hours
             )
-        return self._near(number, number.value * number.worth, scaled) or self._near(
-            number, number.value, bare
-        )
+        if alike or same is not none:
+            return self._near(number, number.value * number.worth, same)
+        return self._near(number, number.value, bare)
 
     def _near(self, number: Quantity, value: float, among: tuple[list[float], list[Quantity]]) -> bool:
         loose = REACH if number.about or number.grain else 2 * SAME

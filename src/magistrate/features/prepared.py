@@ -288,11 +288,14 @@ class Sources:
         """The values of the numbers, without units."""
         return frozenset(each.value for each in self.quantities)
 
-    def say(self, fact: Quantity | Date) -> bool:
-        """Return whether the texts contain a number, maybe as a year, or a date, in one place or several."""
+    def say(self, fact: Quantity | Date, *, alike: bool = False) -> bool:
+        """Return whether the texts contain a number, maybe as a year, or a date, in one place or several.
+
+        With `alike`, a number without a unit does not match one with a unit.
+        """
         if isinstance(fact, Date):
             return self.calendar.says(fact) or (fact.is_year and fact.year in self.values)
-        return self.amounts.say(fact) or (fact.measure is None and fact.value in self.years)
+        return self.amounts.say(fact, alike=alike) or (fact.measure is None and fact.value in self.years)
 
     @cached_property
     def calendar(self) -> Calendar:
@@ -354,7 +357,7 @@ class Prepared:
         facts: list[Quantity | Date] = [*self.quantities, *self.dates]
         for fact in facts:
             places = range(bisect_left(starts, fact.span.start), bisect_left(starts, fact.span.end))
-            if any(stems[at] not in self.said.known for at in places) and self.said.say(fact):
+            if any(stems[at] not in self.said.known for at in places) and self.said.say(fact, alike=True):
                 found.update(places)
         return frozenset(found)
 
