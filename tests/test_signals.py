@@ -298,6 +298,8 @@ def is_said(mine: str, theirs: str) -> bool:
         ("a quarter to six", "5:45"),
         ("10.30 pm", "22:30"),
         ("9:00-17:00", "from nine to five"),
+        ("half a ſecond", "0.5 seconds"),
+        ("ﬁve o'clock", "5:00"),
         ("forty square metres", "40 m²"),
         ("90 km/h", "25 m/s"),
         ("100 cl", "one litre"),

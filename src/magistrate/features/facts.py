@@ -286,9 +286,8 @@ CLOCK = "clock"  # the measure of times of day, in minutes from midnight or noon
 HALF_DAY = 12 * 60
 NAMED_TIMES: Mapping[str, str] = {"noon": "p", "midday": "p", "midnight": "a"}
 DAY_PARTS: Mapping[str, str] = {"a": "a", "p": "p", "morning": "a", "afternoon": "p", "evening": "p"}
-FRACTION_WORDS = frozenset(
-    ("half", "quarter", "third", "two", "three", "fortnight")
-)  # what may begin one with its unit
+# What a fraction with its unit may begin with.
+FRACTION_WORDS = frozenset(("half", "quarter", "third", "two", "three", "fortnight"))
 
 LOOSE = 0.05  # relative tolerance of a number such as "about 2,000"
 REACH = 0.06  # relative range that covers all values a rough number can mean
@@ -515,7 +514,7 @@ def _time(text: str, start: int) -> Quantity | None:
     found = _clock().match(text, start)
     if found is None:
         return None
-    hour, half = _hour(found["hour"]), DAY_PARTS.get((found["half"] or found["part"] or "").lower(), "")
+    hour, half = _hour(found["hour"]), DAY_PARTS.get((found["half"] or found["part"] or "").casefold(), "")
     if hour > 24 or (half and hour > 12):
         return None
     half = half or ("p" if 12 < hour < 24 else "")
@@ -531,17 +530,17 @@ def _named_time(text: str, start: int, form: str) -> Quantity | None:
         return _time(text, start) if form in SMALL else None
     at = found.start("hour")
     hour = _time(text, at) or Quantity(Span(at, found.end()), 60 * (_hour(found["hour"]) % 12), CLOCK)
-    minutes = 60 * FRACTIONS[found["part"].lower()] * (1 if found["way"].lower() == "past" else -1)
+    minutes = 60 * FRACTIONS[_named(found["part"])] * (1 if _named(found["way"]) == "past" else -1)
     return replace(hour, span=Span(start, hour.span.end), value=(hour.value + minutes) % HALF_DAY)
 
 
 def _hour(written: str) -> int:
-    return int(written) if written.isdecimal() else SMALL[written.lower()]
+    return int(written) if written.isdecimal() else SMALL[written.casefold()]
 
 
 def _named(written: str) -> str:
     """Return a unit or a fraction as the tables name it."""
-    return " ".join(written.lower().replace("-", " ").split())
+    return " ".join(written.casefold().replace("-", " ").split())
 
 
 def _is_led(text: str, start: int) -> bool:
