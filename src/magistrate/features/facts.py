@@ -458,7 +458,7 @@ def _numbers(wording: Wording, starts: Sequence[Start], free: Callable[[int], bo
             end = start + len(digits)
             if not free(start) and not _is_led(text, start):
                 continue
-            if found := _time(text, start):
+            if (":" in digits or _may_be_time(text, end)) and (found := _time(text, start)):
                 end = found.span.end
                 yield found
             elif ":" in digits or len(digits) > MOST_DIGITS or _is_version(digits):
@@ -527,11 +527,16 @@ def _named_time(text: str, start: int, form: str) -> Quantity | None:
         return Quantity(Span(start, start + len(form)), 0.0, CLOCK, half=half)
     found = _past().match(text, start) if form in FRACTION_WORDS else None
     if found is None:
-        return _time(text, start) if form in SMALL else None
+        return _time(text, start) if form in SMALL and _may_be_time(text, start + len(form)) else None
     at = found.start("hour")
     hour = _time(text, at) or Quantity(Span(at, found.end()), 60 * (_hour(found["hour"]) % 12), CLOCK)
     minutes = 60 * FRACTIONS[_named(found["part"])] * (1 if _named(found["way"]) == "past" else -1)
     return replace(hour, span=Span(start, hour.span.end), value=(hour.value + minutes) % HALF_DAY)
+
+
+def _may_be_time(text: str, end: int) -> bool:
+    """Return whether a word that makes a time of day of a number may come after it, such as "am" or "in"."""
+    return text[end : end + 2].strip()[:1] in ("a", "p", "o", "i", "A", "P", "O", "I", ".")
 
 
 def _hour(written: str) -> int:

@@ -234,20 +234,23 @@ def negations(sample: Prepared) -> Reading:
     A word counts if the sources negate it always or never, and that passage has it. English only.
     """
     output, counted = sample.output, 0
+    content, starts = frozenset(output.content), [start for start, _ in output.places]
+    negative = any(text.negated for text in (output, *sample.said.texts))
     flipped: list[Span] = []
-    for cover in sample.covers:
+    for cover in checked(sample.covers, 16):
         if cover.lack > UNSUPPORTED:
             continue
         counted += 1
+        if not negative:
+            continue
         source, (first, last) = sample.said.passages.runs[cover.passage]
         near = frozenset(source.stems[first:last])
-        flipped += [
-            output.span(at, at)
-            for at in output.content
-            if cover.span.start <= output.places[at][0] < cover.span.end
-            and output.stems[at] in near
-            and sample.said.denied.get(output.stems[at]) == frozenset((at not in output.negated,))
-        ][:1]
+        for at in range(bisect_left(starts, cover.span.start), bisect_left(starts, cover.span.end)):
+            stem = output.stems[at]
+            opposite = frozenset((at not in output.negated,))
+            if at in content and stem in near and sample.said.denied.get(stem) == opposite:
+                flipped.append(output.span(at, at))
+                break
     if not counted:
         return undefined("no passage holds most of the words of a sentence")
     if not flipped:

@@ -28,6 +28,7 @@ PART = rf"[[\p{{L}}\p{{N}}]--[{UNSPACED}]]"
 NEGATORS = frozenset(("not", "never", "no", "cannot", "without", "nor", "neither", "none"))
 _CONTRACTED = "aren can couldn didn doesn don hadn hasn haven isn mustn shouldn wasn weren won wouldn"
 CONTRACTED = frozenset(_CONTRACTED.split())
+NEGATIVE = NEGATORS | {"t"}
 DENIED = 3  # words after a negation of which the first with content is denied
 
 Run = tuple[int, int]
@@ -188,7 +189,7 @@ class Wording:
     @cached_property
     def negated(self) -> frozenset[int]:
         """The indices of the content words that a word just before them denies: "not refundable"; English."""
-        if self.language not in (None, "en"):
+        if self.language not in (None, "en") or NEGATIVE.isdisjoint(self.forms):
             return frozenset()
         found: set[int] = set()
         content = frozenset(self.content)
