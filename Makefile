@@ -30,8 +30,8 @@ demo: .venv/.local  ## judge the built-in set by code and with the embedded mode
 demo-watch: $(WATCH)/.watch  ## watch a small RAG application for half a minute, until an alert fires
 	$(WATCH)/bin/python -m examples.watch.demo
 
-# Tests that take long are marked `full`; `make test` runs a fourteenth of these each day (tests/tiers.py).
-test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: some eleven minutes on two cores
+# Tests that take long are marked `full`; `make test` runs a few of these, others each half day (tests/tiers.py).
+test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: some eight minutes on two cores
 	$(BIN)/magistrate models pull
 	$(PYTEST) -m "today or not full"
 

@@ -1,8 +1,8 @@
 """Which tests run when.
 
-`make test-all` runs every test. `make test` runs those without the mark `full`, and each day a fourteenth of
-those with it, marked `today`: within two weeks all are seen. Which they are follows from the date, or from
-the number in MAGISTRATE_TEST_DAY, which is printed. A file that is marked as a whole runs as a whole.
+`make test-all` runs every test. `make test` runs those without the mark `full`, and a fourteenth of the cases
+of matrices with it, marked `today`: others in the morning and in the afternoon, so that a week shows all.
+Which they are follows from the date, or from the number in MAGISTRATE_TEST_DAY, which is printed.
 
     @pytest.mark.full   what takes long: a whole matrix, a second database, a browser, chaos
     @pytest.mark.alone  what measures time or needs the whole machine: no other test runs meanwhile
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import date
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +27,18 @@ LEFT = pytest.StashKey[int]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT] = 0
-    os.environ.setdefault(DAY, str(date.today().toordinal()))  # all processes have the same one
+    now = datetime.now()
+    half_days = 2 * now.toordinal() + (now.hour >= 12)
+    os.environ.setdefault(DAY, str(half_days))  # all processes have the same one
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    full = [item for item in items if item.get_closest_marker("full")]
-    # What a whole file is marked for is dear once for all of its tests: it runs whole.
-    files = dict.fromkeys(item.path for item in full if is_marked(item.getparent(pytest.Module)))
-    single = [item for item in full if item.path not in files]
-    share = slice(int(os.environ[DAY]) % DAYS, None, DAYS)
-    today = {*list(files)[share], *single[share]}
-    for item in full:
-        if item in today or item.path in today:
-            item.add_marker("today")
+    # What a whole file is marked for is dear for all of its tests, and so is a single test.
+    full = [item for item in items if hasattr(item, "callspec") and item.get_closest_marker("full")]
+    cases = [item for item in full if not is_marked(item.getparent(pytest.Module))]
+    for item in cases[int(os.environ[DAY]) % DAYS :: DAYS]:
+        item.add_marker("today")
 
 
 def tries(most: int) -> int:
@@ -49,7 +47,7 @@ def tries(most: int) -> int:
 
 
 def some(cases: Sequence[Any]) -> Sequence[Any]:
-    """All cases of a loop; where tests are chosen, a fifth of them, another one each day."""
+    """All cases of a loop; where tests are chosen, a fifth of them, another one each half day."""
     chosen = tries(100) < 100
     return cases[int(os.environ[DAY]) % 5 :: 5] if chosen else cases
 

