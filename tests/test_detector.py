@@ -211,6 +211,18 @@ def test_every_sentence_and_every_word_has_its_figures(folder: Path) -> None:
     assert [value > 0.5 for *_, value in heat["pieces"]] == [False] * 5 + [True, True, False]
 
 
+def test_phrases_to_the_reader_are_not_read_and_places_stay(folder: Path) -> None:
+    plain = "The bridge is blue. Anna paid."
+    framed = f"According to the text, {plain} Let me know if you have any questions."
+    one, other = judged(folder, plain), judged(folder, framed)
+    assert isinstance(one, Verdict) and isinstance(other, Verdict)
+    assert other.score == one.score
+    said = [framed[each["start"] : each["end"]] for each in other.details["sentences"]]
+    assert said == ["The bridge is blue.", "Anna paid."]
+    assert other.details["heat"]["text"] == framed
+    assert [claim.output_text for claim in other.claims] == [claim.output_text for claim in one.claims]
+
+
 def test_a_faithful_output_has_no_claims(folder: Path) -> None:
     found = judged(folder, "The bridge in Bern was built in 1844")
     assert isinstance(found, Verdict)

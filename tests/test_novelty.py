@@ -126,6 +126,7 @@ def test_what_the_context_is_said_not_to_tell_is_no_new_wording(said: str) -> No
         f"Sure! Here is the answer: {COPIED} I hope this helps!",
         f"Thank you for your question. {COPIED} Let me know if you have any other questions.",
         f"In summary, {COPIED}",
+        f"{COPIED} Is there anything else I can assist you with?",
     ],
 )
 def test_what_is_said_to_the_reader_is_no_new_wording(framed: str) -> None:

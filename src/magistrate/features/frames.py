@@ -29,7 +29,7 @@ SIGNS = (  # one of these is in every phrase; most texts have none
     *("notes that", "indicates that", "tells us that", "in summary", "summari", "sum up", "in short"),
     *("in conclusion", "in brief", "overall,", "answer is", "answer to", "here is", "here's", "here’s"),
     *("here are", "sure!", "sure,", "sure.", "certainly", "of course", "absolutely", "good question"),
-    *("great question", "thank", "help", "let me know", "feel free", "hello"),
+    *("great question", "thank", "help", "let me know", "feel free", "hello", "anything else"),
 )
 WINDOW = 4096  # characters that are searched together
 LONGEST = 200  # characters of a clause that may be about the text
