@@ -12,8 +12,9 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -67,16 +68,22 @@ class Recipe(_Part):
 
     With `shipped_only`, rows are skipped unless `metadata.ship` says that weights trained on them may be
     distributed. Examples of more than `longest` tokens are skipped. With `reading: pairs` an example is one
-    sentence of an output with the passage of the context nearest to it, otherwise a window of both texts.
+    sentence of an output with the passage of the context nearest to it, with `windows` a window of both
+    texts; with `both` there are examples of either kind.
     """
 
     seed: int = 1
     window: int = Field(default=256, ge=128)
     examples: int = Field(gt=0)
     shipped_only: bool = True
-    reading: Reading = "windows"
+    reading: Reading | Literal["both"] = "windows"
     longest: int = Field(default=LONGEST_EXAMPLE, gt=0)
     sources: tuple[Source, ...]
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """The kinds of examples."""
+        return ("windows", "pairs") if self.reading == "both" else (self.reading,)
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -177,7 +184,7 @@ def draw(
     for key in sorted(share):
         begin, end = (round(share[key] * ROUND * at) for at in (number, number + 1))
         size = sizes[key]
-        orders: dict[int, list[int]] = {}
+        orders: dict[int, Sequence[int]] = {}
         for place in range(begin, end):
             turn = place // size
             if turn not in orders:
@@ -186,7 +193,8 @@ def draw(
     return found
 
 
-def _order(seed: int, source: str, turn: int, size: int) -> list[int]:
+@lru_cache(maxsize=256)  # a round is drawn every few seconds on a GPU
+def _order(seed: int, source: str, turn: int, size: int) -> Sequence[int]:
     """Return an order that both labels of a source share, so that a row and its variant come together."""
     order = list(range(size))
     random.Random(f"{seed}/{source}/{turn}").shuffle(order)
@@ -232,7 +240,7 @@ def pool(recipe: Recipe, folder: Path, tokenizer: Path, lexicon: Lexicon, cache:
     for source in recipe.sources:
         path = cache / f"{source.name}-{digest(folder, source, recipe)}.npz"
         if not path.is_file():
-            _write(path, list(examples(samples(folder, source, recipe, lexicon), reader, [recipe.reading])))
+            _write(path, list(examples(samples(folder, source, recipe, lexicon), reader, recipe.readings)))
         for example in _read(path):
             if example.length > recipe.longest:
                 continue
@@ -244,7 +252,7 @@ def pool(recipe: Recipe, folder: Path, tokenizer: Path, lexicon: Lexicon, cache:
 
 def _write(path: Path, every: Sequence[Example]) -> None:
     part = path.with_suffix(".part.npz")
-    np.savez(
+    np.savez_compressed(
         part,
         ids=np.concatenate([each.ids for each in every] or [np.zeros(0, np.uint16)]),
         tokens=np.concatenate([each.tokens for each in every] or [np.zeros(0, np.int8)]),

@@ -261,7 +261,7 @@ def train_on_recipe(
     told = {
         "name": name or folder.name,
         "window": window,
-        "readings": BOTH if recipe.reading == "windows" else (recipe.reading,),
+        "readings": (recipe.reading,) if recipe.reading == "pairs" else BOTH,
         "trained_on": tuple(dict.fromkeys((*base.trained_on, *(source.name for source in recipe.sources)))),
         "recipe": _recipe(base, training, learnt),
     }
