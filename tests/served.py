@@ -50,15 +50,15 @@ def running(server: uvicorn.Server, listener: socket.socket) -> Iterator[None]:
 
 
 def exchange(address: str, sent: bytes) -> bytes:
-    """What a server answers to these bytes, until it closes the connection or says nothing for a second."""
+    """What a server answers to these bytes, until it closes the connection or says no more for a second."""
     host, _, port = address.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(sent)
-        connection.settimeout(1.0)
         parts = []
         try:
             while part := connection.recv(65536):
                 parts.append(part)
+                connection.settimeout(1.0)
         except TimeoutError:
             pass
         return b"".join(parts)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models
 
+from magistrate.detectors.detector import supported_once
 from magistrate.detectors.folder import WEIGHTS
 from magistrate.detectors.windows import Reader, lines
 from magistrate.engines.none import NONE
@@ -255,6 +256,14 @@ def test_a_detector_that_reads_pairs_only_asks_for_no_whole_context(tmp_path: Pa
     with pytest.raises(SpecError, match="readings"):
         change(narrow, readings=["windows"])
         Detector(narrow)
+
+
+def test_support_that_one_reading_finds_counts() -> None:
+    for near, whole in ((2.0, -1.0), (-1.0, 2.0), (0.3, 0.3), (-4.0, 5.0)):
+        odds = (math.exp(-near) + math.exp(-whole)) / 2
+        assert supported_once(near, whole) == pytest.approx(-math.log(odds))
+    assert supported_once(1e4, -1e4) == pytest.approx(-1e4, abs=1), "far beyond what exp can hold"
+    assert supported_once(1e4, 1e4) == 1e4
 
 
 def test_an_output_without_words_is_no_verdict(folder: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from magistrate.cli import run as run_command
+from magistrate.judges.novelty import Novelty
 from magistrate.runs.spec import read_spec
 from terminal import Call
 
@@ -240,6 +241,21 @@ def test_init_asks_a_person_what_it_cannot_know(
     spec, _ = read_spec(Path("magistrate.yaml"))
     assert spec.dataset.labels == {"gut": "faithful", "schlecht": "hallucinated"}, done
     assert not Path(".github").exists()
+
+
+def test_a_person_is_told_how_the_default_judge_learns_to_compare_meaning(
+    call: Call, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: False)
+    words = ("judge", "--output", "The boat is red.", "--context", "The boat is blue.")
+    assert "note" not in call(*words).err, "nobody is there to read it"
+    monkeypatch.setattr(run_command, "somebody_is_there", lambda: True)
+    done = call(*words)
+    assert done.code == 0 and "magistrate models pull detector-large" in done.err
+    assert "note" not in call(*words, "--judge", "novelty").err
+    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: True)
+    monkeypatch.setattr("magistrate.judges.auto.best", Novelty)
+    assert "note" not in call(*words).err
 
 
 def test_the_demonstration_needs_no_model_and_fits_a_screen(call: Call, desk: Path) -> None:

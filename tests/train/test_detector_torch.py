@@ -49,7 +49,7 @@ from magistrate.training.detector.examples import (
 )
 from magistrate.training.detector.loop import Schedule, Training
 from magistrate.training.detector.network import Network, batch_of, from_base, loss_of, output_scores
-from magistrate.training.detector.recipe import Recipe, Source
+from magistrate.training.detector.recipe import Recipe, Source, pool
 from magistrate.training.detector.training import stages_of, train_on_labels, train_on_recipe
 from magistrate.training.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span
@@ -409,6 +409,16 @@ def test_a_recipe_of_pairs_makes_a_detector_that_reads_pairs(start: Path, tmp_pa
         rows(), base(str(tmp_path / "own"), tmp_path / "c"), tmp_path / "mine", schedule=SCHEDULE
     )
     assert again.manifest is not None and again.manifest.readings == ("pairs",), "as its base"
+
+
+def test_a_recipe_of_both_readings_has_the_examples_of_either(start: Path, tmp_path: Path) -> None:
+    folder, tokenizer = source(tmp_path / "data"), start / "tokenizer.json"
+    of = {}
+    for reading in ("windows", "pairs", "both"):
+        recipe = Recipe(window=128, reading=reading, examples=9, sources=(Source(name="colours", share=1),))
+        kept = pool(recipe, folder, tokenizer, Lexicon.read(), tmp_path / "cache").of
+        of[reading] = sorted(bytes(each.ids) for some in kept.values() for each in some)
+    assert of["both"] == sorted(of["windows"] + of["pairs"])
 
 
 def test_too_few_labels_or_one_kind_only_are_refused_before_anything_is_trained(

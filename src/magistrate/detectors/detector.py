@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 TOGETHER = 8  # windows per pass, at most
 FATAL = 4  # ONNX Runtime logs to standard error from this severity on; it raises the other errors
 KEPT = 8  # detectors that stay loaded
-NEAR = 2  # how much more the nearest passage counts than the whole context, in logits
 LEAST_SHARE = 1 / 3  # a passage contradicts a sentence only above this share
 
 Kind = Literal["supported", "contradicted", "absent"]
@@ -121,7 +120,7 @@ class Detector:
         within = [each.logit for window in windows for each in _readings(output, window, next(logits))]
         if windows:
             found = [
-                replace(each, logit=(NEAR * each.logit + whole) / (NEAR + 1))
+                replace(each, logit=supported_once(each.logit, whole))
                 for each, whole in zip(found, within, strict=True)
             ]
         return Detection(
@@ -186,6 +185,15 @@ class Detector:
         except Exception as error:  # the package raises nothing more specific
             said = " ".join(str(error).split())[:300]
             raise ModelError(f"the network in {self.folder} cannot be loaded: {said}") from error
+
+
+def supported_once(near: float, whole: float) -> float:
+    """Return the logit of *not supported* of a sentence from those of its two readings.
+
+    The odds of *supported* are the mean of both readings', so support that only one of them finds counts.
+    """
+    least = min(near, whole)
+    return least + math.log(2) - math.log1p(math.exp(least - max(near, whole)))
 
 
 def detector(folder: Path) -> Detector:

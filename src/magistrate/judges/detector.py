@@ -106,7 +106,7 @@ class Detector(FolderJudge):
         told = self.manifest
         return JudgeInfo(
             name=self.name,
-            version=2,
+            version=3,
             summary=SUMMARIES[self.size] if self.folder is None else f"{told.name}: {SUMMARY}",
             labels=LABELS,
             threshold=self.threshold,
