@@ -19,7 +19,10 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 KNOWN = Path(__file__).with_name("licences.toml")
-DETECTOR = "magistrate/detectors/shipped"
+DETECTORS = {  # their folders in the wheel, and the file of each that holds weights
+    "magistrate/detectors/shipped": "model.safetensors",
+    "magistrate/detectors/shipped_large": "update.safetensors",
+}
 LONGEST = 200  # characters: what is longer is the text of a licence, not its name
 
 
@@ -120,7 +123,21 @@ ENCODER = (
 
 def weights(installed: Path, python: Path, training: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Return the lines on the weights in the wheel, and what speaks against handing them on."""
-    manifest = json.loads((installed / DETECTOR / "detector.json").read_text(encoding="utf-8"))
+    lines: list[str] = []
+    wrong: list[str] = []
+    for folder, name in DETECTORS.items():
+        told, against = weights_of(installed, f"{folder}/{name}", python, training)
+        lines += ["", *told] if lines else told
+        wrong += against
+    return lines, wrong
+
+
+def weights_of(
+    installed: Path, path: str, python: Path, training: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """Return the lines on the weights of one detector, and what speaks against handing them on."""
+    file = installed / path
+    manifest = json.loads((file.parent / "detector.json").read_text(encoding="utf-8"))
     wrong, base = untold_sources(manifest, training), base_of(manifest)
     asked = subprocess.run([python, "-c", ENCODER, base["sha256"]], stdout=subprocess.PIPE, check=True)
     encoder = json.loads(asked.stdout)
@@ -132,7 +149,7 @@ def weights(installed: Path, python: Path, training: Mapping[str, str]) -> tuple
     rows = [[name, licence] for name, licence in sorted(used.items())]
     publisher, licence = encoder
     return [
-        f"`{DETECTOR}/model.safetensors` ({manifest['name']}) is under Apache-2.0, as the package is.",
+        f"`{path}` ({manifest['name']}) is under Apache-2.0, as the package is.",
         f"It was trained from {publisher} ({licence}), sha256 `{base['sha256']}`, on:",
         "",
         *_table(["source", "what it states"], rows),

@@ -75,12 +75,7 @@ def _git(*words: str) -> str:
 
 def foreign(names: set[str], committed: set[str], version: str) -> Iterator[str]:
     """Yield the files of a wheel that should not be there, and those that should be and are not."""
-    excluded = "src/magistrate/detectors/shipped_large/"
-    expected = {
-        name.removeprefix("src/")
-        for name in committed
-        if name.startswith("src/magistrate/") and not name.startswith(excluded)
-    }
+    expected = {name.removeprefix("src/") for name in committed if name.startswith("src/magistrate/")}
     info = f"magistrate-{version}.dist-info/"
     own = {
         f"{info}{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")

@@ -169,15 +169,6 @@ def test_it_is_pulled_in_parts_merged_and_asked(offered: Path, home: Path, call:
     assert call("models", "pull", "detector-large").code == 0, "what is here is not fetched again"
 
 
-def test_where_it_is_not_offered_that_is_said(
-    tmp_path: Path, home: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(large, "LEARNT", tmp_path / "nothing")
-    refused = call("judge", "--judge", "detector:size=large", "--output", "x", "--context", "y")
-    assert refused.code != 0 and "in the repository" in refused.err
-    assert call("models", "pull", "detector-large").code != 0 and not large.is_pulled()
-
-
 @pytest.mark.full
 def test_what_is_not_what_was_pinned_is_not_kept(offered: Path, home: Path, call: Call) -> None:
     (wheel,) = offered.glob("*part_002*")

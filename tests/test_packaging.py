@@ -65,11 +65,11 @@ def files() -> list[str]:
 # --- the wheel -----------------------------------------------------------------------------------
 
 
-def test_the_wheel_holds_every_file_of_the_package_but_those_of_the_large_detector(wheel: Path) -> None:
+def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     expected = {name.removeprefix("src/") for name in files() if name.startswith("src/")}
-    assert names == {name for name in expected if "/shipped_large/" not in name}, "which is for trainings"
+    assert names == expected
     for name in (
         "py.typed",
         "datasets/quickstart.jsonl",
@@ -78,6 +78,7 @@ def test_the_wheel_holds_every_file_of_the_package_but_those_of_the_large_detect
         "datasets/criteria.jsonl",
         "judges/builtin/faithfulness.yaml",
         "judges/prompts/rubric.txt",
+        "detectors/shipped_large/update.safetensors",
         "judges/templates/labels.yaml",
     ):
         assert f"magistrate/{name}" in names

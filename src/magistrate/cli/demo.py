@@ -150,7 +150,7 @@ def _print_next(chosen: Sequence[tuple[str, Sample, Verdict]], store: str | None
 
     from rich.text import Text
 
-    from magistrate.detectors.large import LARGE, is_offered, is_pulled
+    from magistrate.detectors.large import LARGE, is_pulled
     from magistrate.report.formatting import plain
 
     place = "" if store is None else f" --store {shlex.quote(store)}"
@@ -158,7 +158,7 @@ def _print_next(chosen: Sequence[tuple[str, Sample, Verdict]], store: str | None
     if chosen:
         sample = chosen[0][1].id
         commands.insert(0, (f"magistrate show last --sample {sample}{place}", "why this verdict"))
-    if is_offered() and not is_pulled():
+    if not is_pulled():
         commands.append((f"magistrate models pull {LARGE}", "a better default judge (438 MB)"))
     else:
         commands.append((f"magistrate export last --to report.html{place}", "all of it as a page"))

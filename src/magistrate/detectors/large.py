@@ -1,4 +1,4 @@
-"""The large detector: an encoder that is downloaded once, and a trained update from the repository.
+"""The large detector: an encoder that is downloaded once, and a trained update that comes with the package.
 
 `shipped_large/` holds the update (`update.safetensors`), the graph, the manifest and the card. `pull`
 fetches the encoder, adds the update to its weights and writes a detector's folder with 8-bit weights. The
@@ -31,21 +31,12 @@ from magistrate.engines.models.disk import Report
 from magistrate.errors import ModelError
 
 LARGE = "detector-large"  # its name among the models, and as a base for training
-SMALL_FILES = (GRAPH, UPDATE, CARD, MANIFEST)  # the files in the repository
+SMALL_FILES = (GRAPH, UPDATE, CARD, MANIFEST)  # the files that come with the package
 LEARNT = Path(__file__).with_name("shipped_large")
 
 
-def is_offered() -> bool:
-    """Return whether the update is available: it is in a checkout, but not in a wheel."""
-    return (LEARNT / MANIFEST).is_file()
-
-
 def manifest_of_large() -> Manifest:
-    """Return the manifest of the large detector, also before download. Raises `ModelError` if not offered."""
-    if not is_offered():
-        raise ModelError(
-            "this installation does not include the large detector; it is in the repository: pip install -e ."
-        )
+    """Return the manifest of the large detector, also before download."""
     return read_manifest(LEARNT)
 
 
@@ -56,11 +47,11 @@ def place_of_large() -> Path:
 
 def is_pulled() -> bool:
     """Return whether the large detector is ready to load."""
-    return is_offered() and (place_of_large() / MANIFEST).is_file()
+    return (place_of_large() / MANIFEST).is_file()
 
 
 def folder_of_large() -> Path:
-    """Return the large detector's folder, with the current manifest from the repository.
+    """Return the large detector's folder, with the manifest of the installed package.
 
     Raises `ModelError` if it was not downloaded yet.
     """

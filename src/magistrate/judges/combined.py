@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from magistrate.detectors.detector import Detection
 
 WEIGHTS = Path(__file__).with_name("combined.toml")
-NOT_OFFERED = "needs the large detector, which only an installation of the repository has: pip install -e ."
 SAID = {"contradiction": "contradicts", "unsupported": "does not support"}
 SAID_MOST = 3  # facts in an explanation, at most
 
@@ -105,12 +104,8 @@ class Combined:
 
     @property
     def info(self) -> JudgeInfo:
-        from magistrate.detectors.large import is_offered
-
-        # A wheel does not hold what the large detector has learnt.
-        offered = self.size == "small" or is_offered()
-        detector = self.detector.info if offered else Detector().info
-        novelty, told = self.novelty.info, weights(self.size, self.without)
+        detector, novelty = self.detector.info, self.novelty.info
+        told = weights(self.size, self.without)
         return JudgeInfo(
             name=self.name,
             version=novelty.version,
@@ -122,7 +117,7 @@ class Combined:
             requires=("output", "context"),
             kind="code",
             long=detector.long,
-            lacks=detector.lacks if offered else NOT_OFFERED,
+            lacks=detector.lacks,
             prompt=f"{detector.prompt}+{novelty.prompt}+{told.digest}",
             trained_on=detector.trained_on | novelty.trained_on | told.trained_on,
         )
