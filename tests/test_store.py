@@ -484,6 +484,8 @@ with Store.open(path) as store:
     for place, sample in enumerate(store.samples(run)):
         store.add_outcome(run, Verdict(sample.id, judge, "faithful", 0.5, steps=(step,)))
         print(place, flush=True)
+        if place == 99:
+            sys.stdin.readline()
 """
 
 OPENER = """
@@ -509,6 +511,11 @@ def test_two_programs_write_while_a_third_reads(store: Store, place: str) -> Non
         while one.poll() is None or two.poll() is None:
             seen.append(len(list(store.outcomes(run, with_steps=True))))
             store.tag(run, add=[f"seen-{len(seen)}"])
+            if not seen[-2] and seen[-1]:
+                for writer in (one, two):  # each waits for this at its middle
+                    assert writer.stdin is not None
+                    writer.stdin.write("\n")
+                    writer.stdin.flush()
         one.communicate()
         two.communicate()
     assert (one.returncode, two.returncode) == (0, 0)
@@ -529,7 +536,9 @@ def test_programs_that_make_the_store_at_once_agree(place: str) -> None:
 def test_kill_9_loses_nothing_that_was_stored(store: Store, place: str) -> None:
     run = start(store, numbered(5000))
     with program(WRITER, place, run, "j") as writer:
-        assert writer.stdout is not None
+        assert writer.stdin is not None and writer.stdout is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
         returned = [next(writer.stdout) for _ in range(150)]
         os.kill(writer.pid, signal.SIGKILL)
         returned += writer.stdout.readlines()
