@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models
 
-from magistrate.detectors.detector import supported_once
+from magistrate.detectors.detector import _readings, supported_once
 from magistrate.detectors.folder import WEIGHTS
 from magistrate.detectors.windows import Reader, lines
 from magistrate.engines.none import NONE
@@ -253,6 +253,13 @@ def test_a_detector_that_reads_pairs_only_asks_for_no_whole_context(tmp_path: Pa
     assert found is not None and whole is not None
     assert (found.windows, whole.windows) == (3, 4)
     assert [each.start for each in found.sentences] == [each.start for each in whole.sentences]
+    model = Detector(folder).model
+    (window,) = model.reader.windows(output)
+    within = _readings(output.output or "", window, model._logits([window])[0])
+    wanted = [
+        supported_once(near.logit, each.logit) for near, each in zip(found.sentences, within, strict=True)
+    ]
+    assert [each.logit for each in whole.sentences] == pytest.approx(wanted, abs=1e-4)
     with pytest.raises(SpecError, match="readings"):
         change(narrow, readings=["windows"])
         Detector(narrow)

@@ -184,12 +184,8 @@ def draw(
     for key in sorted(share):
         begin, end = (round(share[key] * ROUND * at) for at in (number, number + 1))
         size = sizes[key]
-        orders: dict[int, Sequence[int]] = {}
         for place in range(begin, end):
-            turn = place // size
-            if turn not in orders:
-                orders[turn] = _order(seed, key[0], turn, size)
-            found.append((key, orders[turn][place % size]))
+            found.append((key, _order(seed, key[0], place // size, size)[place % size]))
     return found
 
 
