@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,7 @@ import pytest
 
 import tiers
 from desk import Desk
+from magistrate._paths import models_dir
 from magistrate.cli import main
 from magistrate.engines import models
 from magistrate.engines.embedded.engine import LocalEngine
@@ -33,7 +37,20 @@ hypothesis.settings.register_profile("some tests", deadline=None, max_examples=3
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(tiers)
+    made = _home_of_tests()
+    config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
+    os.environ["MAGISTRATE_HOME"] = str(made)
     hypothesis.settings.load_profile("some tests" if config.option.markexpr else "every test")
+
+
+def _home_of_tests() -> Path:
+    """Return a new home with the language models of the user's. The large detector would change `auto`."""
+    made = Path(tempfile.mkdtemp(prefix="magistrate-tests-"))
+    (made / "models").mkdir()
+    for each in models_dir().glob("*"):
+        if each.is_dir() and not each.name.startswith(("detector-", "base-")):
+            (made / "models" / each.name).symlink_to(each, target_is_directory=True)
+    return made
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -17,10 +17,15 @@ from pathlib import Path
 
 import pytest
 
+from magistrate.cli import demo
 from magistrate.cli import run as run_command
+from magistrate.cli.output import console
+from magistrate.engines import models
 from magistrate.judges.novelty import Novelty
 from magistrate.runs.spec import read_spec
+from magistrate.types import HALLUCINATED, Claim, Sample, Span, Verdict
 from terminal import Call
+from tiny_detector import write_detector
 
 HEAD = ["id", "question", "context", "answer", "label"]
 ROWS = [
@@ -267,6 +272,34 @@ def test_the_demonstration_needs_no_model_and_fits_a_screen(call: Call, desk: Pa
     assert "⟦" in done.out and done.out.count("\nnext  magistrate ") == 3
     sample = re.search(r"show last --sample (\S+)", done.out)
     assert sample is not None and call("show", "last", "--sample", sample[1]).code == 0
+
+
+def test_the_demonstration_pulls_both_models_and_shows_what_the_large_detector_adds(
+    call: Call, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("magistrate.detectors.large.pull", lambda report: asked.append("detector-large"))
+    monkeypatch.setattr("magistrate.engines.models.pull", lambda entry, report: asked.append(entry.spec))
+    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: "detector-large" in asked)
+    made = write_detector(tmp_path / "tiny", (ROWS[0][2],))
+    monkeypatch.setattr("magistrate.detectors.large.folder_of_large", lambda: made)
+    assert list(call("demo", "--json").data["judges"]) == ["auto"] and not asked
+    done = call("demo", "--pull", "--json")
+    assert done.code == 0 and asked == ["detector-large", models.default().spec]
+    assert list(done.data["judges"]) == ["auto", "novelty"]
+
+
+def test_the_demonstration_shows_the_passage_that_contradicts(capsys: pytest.CaptureFixture[str]) -> None:
+    context = ("Here.", "The shop is on the east side. It is red.")
+    sample = Sample("s", "It is on the west side.", context)
+    claim = Claim("contradiction", Span(13, 17), Span(0, 29), context_index=1)
+    verdict = Verdict("s", "auto", HALLUCINATED, 0.9, claims=(claim,))
+    demo._print_sample("caught", sample, verdict, console())
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-2:] == [
+        "  It is on the ⟦west⟧ side.",
+        "  context: ⟦The shop is on the east side.⟧ It is red.",
+    ]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the shells of the completion are those of Unix")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from itertools import islice
@@ -143,8 +143,14 @@ def check() -> None:
 
 
 def checked(items: Iterable[T], every: int = EVERY) -> Iterator[T]:
-    """Yield the same items, with a `check()` before the first and before each `every`th item after it."""
-    iterator = iter(items)
+    """Return the same items, with a `check()` before the first and before each `every`th item after it."""
+    if isinstance(items, Sized) and len(items) <= every:
+        check()
+        return iter(items)
+    return _checked(iter(items), every)
+
+
+def _checked(iterator: Iterator[T], every: int) -> Iterator[T]:
     for item in iterator:
         check()
         yield item

@@ -19,29 +19,38 @@ if TYPE_CHECKING:
     from magistrate.types import Outcome
 
 QUICKSTART = "quickstart"
+WORDING = ("novelty",)  # what the default judge is without the large detector
 MODEL_JUDGES = ("faithfulness", "hallucination")  # these ask the embedded model
 AROUND = 45  # characters shown on each side of what is marked
 LONGEST = 150  # characters of a sample that are shown
 
 
 @click.command(epilog="Example: magistrate demo; magistrate demo --pull")
-@click.option("--pull", is_flag=True, help="Pull the small embedded model first (98 MB), and ask it too.")
+@click.option(
+    "--pull",
+    is_flag=True,
+    help="Pull the large detector (438 MB) and the small embedded model (98 MB) first, and ask both.",
+)
 @store_option
 @json_option
 def command(pull: bool, store: str | None, as_json: bool) -> int:
     """Judge the built-in set of 72 samples, and show figures, a catch, a miss and a false alarm.
 
-    Without --pull nothing is downloaded: the judges of code are used, and the embedded model if it is here.
+    Without --pull nothing is downloaded: the default judge uses the large detector, and the embedded model
+    is asked, only if they are here.
     """
     from magistrate.api.evaluate import evaluate
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
+    from magistrate.detectors.large import is_pulled
     from magistrate.report.formatting import plain
     from magistrate.report.gates import without_verdict
     from magistrate.report.screen import print_figures
     from magistrate.report.terminal import print_head
     from magistrate.runs.progress import ProgressBar
 
-    judges = [DEFAULT_JUDGE, *(MODEL_JUDGES if _model_is_here(pull) else ())]
+    if pull:
+        _pull_both()
+    judges = [DEFAULT_JUDGE, *(WORDING if is_pulled() else ()), *(MODEL_JUDGES if _model_is_here() else ())]
     bar = ProgressBar(console(error=True), lines=True)
     run = evaluate(QUICKSTART, judges, name="demo", store=store, watcher=bar)
     report = run.summary()
@@ -92,22 +101,31 @@ def _meets(verdict: Verdict, sample: Sample) -> bool:
     return any(a.start < b.end and b.start < a.end for a in marks for b in sample.spans)
 
 
-def _model_is_here(pull: bool) -> bool:
-    """Return whether the embedded model can be asked. With `pull`, it is pulled if it is not here."""
+def _pull_both() -> None:
+    """Pull the large detector and the embedded model, unless they are here."""
     from magistrate.cli.models import Stages
+    from magistrate.detectors import large
+    from magistrate.engines import models
+
+    with Stages(console(error=True)) as stages:
+        large.pull(stages.report)
+        models.pull(models.default(), stages.report)
+
+
+def _model_is_here() -> bool:
+    """Return whether the embedded model can be asked."""
     from magistrate.engines import models
     from magistrate.engines.registry import KINDS
 
-    if pull:
-        with Stages(console(error=True)) as stages:
-            models.pull(models.default(), stages.report)
-        return True
     runs_here = not any(kind.absent for kind in KINDS if not kind.word)
     return runs_here and models.is_pulled(models.default())
 
 
 def _print_sample(what: str, sample: Sample, verdict: Verdict, terminal: Console) -> None:
-    """Print a sample's output around the first mark: the judge's, or for a miss what people marked."""
+    """Print a sample's output around the first mark: the judge's, or for a miss what people marked.
+
+    Below it stands the passage that contradicts it, if the judge found one.
+    """
     from rich.padding import Padding
     from rich.text import Text
 
@@ -122,7 +140,14 @@ def _print_sample(what: str, sample: Sample, verdict: Verdict, terminal: Console
     facts = f"  {sample.id}  score {decimal(verdict.score)}; ⟦⟧ {told}"
     terminal.print()
     terminal.print(Text.assemble((what, "bold"), (facts, "dim")))
-    terminal.print(Padding(_excerpt(sample.output or "", spans), (0, 0, 0, 2), expand=False))
+    shown = [_excerpt(sample.output or "", spans)]
+    for claim in verdict.claims:
+        if claim.context_quote is not None and claim.context_index is not None:
+            passage = _excerpt(sample.sources[claim.context_index], [claim.context_quote])
+            shown.append(Text("context: ", "dim").append_text(passage))
+            break
+    for line in shown:
+        terminal.print(Padding(line, (0, 0, 0, 2), expand=False))
 
 
 def _excerpt(text: str, spans: Sequence[Span]) -> Text:

@@ -756,14 +756,16 @@ def _starts(wording: Wording) -> list[Start]:
 
     That is at words with a digit or in `DAYS` or `COUNTS`, and at characters after a combining mark.
     """
-    text = wording.text
+    text, forms = wording.text, wording.forms
     found: list[Start] = []
-    for form, (start, end) in checked(zip(wording.forms, wording.places, strict=True)):
+    odd = [at for at, form in enumerate(forms) if form in LEADS or not (form.isalpha() and form.isascii())]
+    for at in checked(odd):
+        form, (start, end) = forms[at], wording.places[at]
         if form in LEADS:
             found.append((start, form))
-        elif not form.isalpha() or not form.isascii():
-            if form[:1].isascii() or text[start].isdecimal():
-                found.append((start, ""))
-            if not text[start:end].isalnum():
-                found += [(at + 1, "") for at in range(start, end - 1) if not text[at].isalnum()]
+            continue
+        if form[:1].isascii() or text[start].isdecimal():
+            found.append((start, ""))
+        if not text[start:end].isalnum():
+            found += [(at + 1, "") for at in range(start, end - 1) if not text[at].isalnum()]
     return found

@@ -69,14 +69,13 @@ def initials(wording: Wording) -> Iterator[str]:
     letters = ""
     ended = -1
     for word, (start, end) in zip(wording.forms, wording.places, strict=True):
-        first = wording.text[start]
-        if ended >= 0 and wording.text[ended:start].strip():
+        if letters and wording.text[ended:start].strip():
             letters = ""
-        if first.isupper():
+        if wording.text[start].isupper():
             letters = (letters + word[0])[: MOST_INITIALS + 1]
             if 1 < len(letters) <= MOST_INITIALS:
                 yield letters
-        elif word not in LINKS:
+        elif letters and word not in LINKS:
             letters = ""
         ended = end
 

@@ -217,13 +217,21 @@ class Sources:
         return frozenset(self.asked.stems) - self.known if self.asked is not None else frozenset()
 
     @cached_property
-    def denied(self) -> Mapping[str, frozenset[bool]]:
-        """For the stem of each content word, whether the texts negate it: always, never, or now and then."""
-        found: defaultdict[str, set[bool]] = defaultdict(set)
+    def denied(self) -> frozenset[str]:
+        """The stems of the content words that the texts negate somewhere."""
+        return frozenset(text.stems[at] for text in self.texts for at in text.negated)
+
+    @cached_property
+    def affirmed(self) -> frozenset[str]:
+        """The stems of the content words that the texts do not negate somewhere."""
+        found: set[str] = set()
         for text in self.texts:
-            for at in checked(text.content):
-                found[text.stems[at]].add(at in text.negated)
-        return {stem: frozenset(each) for stem, each in found.items()}
+            check()
+            if text.negated:
+                found.update(text.stems[at] for at in text.content if at not in text.negated)
+            else:
+                found.update(text.content_stems)
+        return frozenset(found)
 
     @cached_property
     def passages(self) -> PassageIndex:

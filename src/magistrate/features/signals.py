@@ -247,8 +247,10 @@ def negations(sample: Prepared) -> Reading:
         near = frozenset(source.stems[first:last])
         for at in range(bisect_left(starts, cover.span.start), bisect_left(starts, cover.span.end)):
             stem = output.stems[at]
-            opposite = frozenset((at not in output.negated,))
-            if at in content and stem in near and sample.said.denied.get(stem) == opposite:
+            always, never = sample.said.denied, sample.said.affirmed
+            if at in output.negated:
+                always, never = never, always
+            if at in content and stem in near and stem in always and stem not in never:
                 flipped.append(output.span(at, at))
                 break
     if not counted:

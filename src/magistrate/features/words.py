@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import Any
 
-from magistrate._deadline import checked
+from magistrate._deadline import EVERY, check, checked
 from magistrate._scratch import once
 from magistrate.types import Sample, Span
 
@@ -94,13 +94,15 @@ COMMON = frozenset().union(*STOP.values())
 UNSPACED_NAMES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
 """The same scripts as `UNSPACED`, by how the Unicode names of their characters begin."""
 
+ASCII_WORDS = re.compile(r"[A-Za-z0-9]+")
 ALPHANUMERIC = re.compile(r"[^\W_]+")
 UNUSUAL = re.compile(
     r"[^\0-\u02ff\u0370-\u0482\u048a-\u0557\u1e00-\u208e\u20a0-\u20cf\u2100-\u2bff\U0001f201-\U0001faff]"
 )
 """A character that Latin, Greek and Cyrillic texts rarely have.
 
-In a text without any, `ALPHANUMERIC` finds the words that `_pattern` finds, several times faster.
+In a text without any, `ALPHANUMERIC` finds the words that `_pattern` finds, several times faster; in an
+ASCII text so does `ASCII_WORDS`, faster still.
 """
 
 SHORTEST_STEM = 3  # letters that must remain before an ending
@@ -230,9 +232,14 @@ def worded(text: str) -> Wording:
     >>> worded("L'été, 25 °C: 東京!").forms
     ('l', 'été', '25', 'c', '東', '京')
     """
-    pattern = ALPHANUMERIC if UNUSUAL.search(text) is None else _pattern()
-    places = [found.span() for found in checked(pattern.finditer(text))]
-    if text.isascii():
+    is_ascii = text.isascii()
+    pattern = ASCII_WORDS if is_ascii else ALPHANUMERIC if UNUSUAL.search(text) is None else _pattern()
+    places: list[tuple[int, int]] = []
+    found = pattern.finditer(text)
+    while some := [each.span() for each in islice(found, EVERY)]:
+        check()
+        places += some
+    if is_ascii:
         lowered = text.lower()
         forms = [lowered[start:end] for start, end in places]
     else:
