@@ -29,7 +29,7 @@ EXTRA_MODULES = {"fastapi", "starlette", "uvicorn", "prometheus_client", "matplo
 EXTRA_MODULES |= {
     "llguidance",
     "openvino",
-    "safetensors",
+    "json_repair",
     "onnx",
     "threadpoolctl",
     "sacrebleu",

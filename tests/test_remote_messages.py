@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -119,6 +120,12 @@ def test_what_is_mechanical_is_repaired_without_asking_anew() -> None:
     assert LABEL.parse(made.text) == made.value  # what is kept can be read again
     assert len(asked) == 1
     assert "repaired" in made.notes[0]
+
+
+def test_without_the_package_that_repairs_it_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "json_repair", None)
+    with pytest.raises(UnusableAnswer):
+        asyncio.run(generate_validated(_replies(_reply('{"label": "yes",}'))[1], LABEL, retries=0))
 
 
 def test_what_cannot_be_used_is_asked_anew_with_the_reason() -> None:

@@ -386,8 +386,10 @@ def _json(text: str, constraint: Constraint, first: InvalidOutput) -> Any:
 
 def _fixed_json(text: str, first: InvalidOutput) -> str:
     """Repair damaged JSON; raise `first` if it is cut off or if more than punctuation would change."""
-    from json_repair import repair_json
-
+    try:
+        from json_repair import repair_json  # comes with the engines whose replies may need it
+    except ImportError:
+        raise first from None
     whole = text[:1] in _CLOSERS and text.endswith(_CLOSERS[text[0]])
     if not whole or any(text.count(sign) != text.count(closer) for sign, closer in _CLOSERS.items()):
         raise first

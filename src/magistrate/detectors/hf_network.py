@@ -122,7 +122,7 @@ def graph_of(folder: Path) -> Path:
     made = target / READY[0]
     if made.is_file():
         return made
-    require_extra("train", "torch", "transformers", "safetensors")
+    require_extra("train", "torch", "transformers")
     with disk.claimed(target) as scratch:
         if not made.is_file():
             half = scratch / "model"

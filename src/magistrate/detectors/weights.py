@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from magistrate.engines.models.updates import read_updates
-from magistrate.errors import ModelError, require_extra
+from magistrate.errors import ModelError
 
 Weights = Mapping[str, np.ndarray]
 SCALE = ".scale"  # suffix of the row scales of a matrix of 8-bit integers
@@ -33,7 +33,6 @@ MPNET = {
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays of a safetensors file, by name. Raises `ModelError` for another file."""
-    require_extra("local", "safetensors")
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
