@@ -373,7 +373,7 @@ def test_texts_come_from_standard_input_too(home: Path) -> None:
     assert shell("check", "@-", stdin="[1").out == "incomplete\n"
 
 
-def test_what_is_there_is_listed_for_people_and_machines(call: Call) -> None:
+def test_what_is_there_is_listed_for_people_and_machines(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {each["name"] for each in call("judges", "--json").data} >= {"faithfulness", "hallucination"}
     assert {each["name"] for each in call("datasets", "--json").data} >= {"quickstart", "halueval-qa"}
     models = call("models", "list", "--json").data
@@ -381,6 +381,10 @@ def test_what_is_there_is_listed_for_people_and_machines(call: Call) -> None:
     assert all(len(each["sha256"]) == 64 for each in models)
     findings = {each["what"]: each["state"] for each in call("doctor", "--quick", "--json").data}
     assert (findings["engine embedded"], findings["model"]) == ("ok", "missing")
+    assert findings["default judge"] == "note"
+    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: True)
+    (judge,) = (each for each in call("doctor", "--quick", "--json").data if each["what"] == "default judge")
+    assert judge["state"] == "ok" and "combined:size=large" in judge["detail"]
     assert call("doctor", "--quick").code == 1
 
 

@@ -44,7 +44,7 @@ def command(
     from magistrate.cli.exit_codes import DONE, GATE_FAILED
 
     asked = _embedded(quick) if model is None else _named(model, settings, quick)
-    findings = [*_packages(), *_places(), *_engines(), *asked]
+    findings = [*_packages(), *_places(), _default_judge(), *_engines(), *asked]
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -72,6 +72,18 @@ def _packages() -> Iterator[Finding]:
             yield Finding(f"extra {extra.name}", "note", hint)
         else:
             yield Finding(f"extra {extra.name}", "ok", ", ".join(extra.found))
+
+
+def _default_judge() -> Finding:
+    """Return what `auto` stands for on this machine, and how to get a better one."""
+    from magistrate.detectors.large import BETTER, is_pulled
+    from magistrate.judges.auto import best
+    from magistrate.judges.registry import spelled
+
+    what = f"auto is {spelled(best())}"
+    if is_pulled():
+        return Finding("default judge", "ok", f"{what}: it compares the meaning too")
+    return Finding("default judge", "note", f"{what}, which compares the wording; {BETTER}")
 
 
 def _engines() -> Iterator[Finding]:

@@ -178,13 +178,12 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
 def tell_of_large(judges: Sequence[Judge]) -> None:
     """Tell a person at a terminal how `auto` learns to compare meaning, if it only counts so far."""
     from magistrate.cli.run import somebody_is_there
-    from magistrate.detectors.large import LARGE, is_pulled
+    from magistrate.detectors.large import BETTER, is_pulled
     from magistrate.judges.auto import Auto
 
     found = any(isinstance(judge, Auto) for judge in judges)
     if found and somebody_is_there() and not is_pulled():
-        told = f"to let it compare the meaning too: magistrate models pull {LARGE} (438 MB)"
-        click.echo(f"note: auto counts what is new; {told}", err=True)
+        click.echo(f"note: auto counts what is new; {BETTER}", err=True)
 
 
 def price_option(function: Decorated) -> Decorated:
