@@ -103,10 +103,13 @@ class FaultServer:
         ready.set()
 
     def leave(self) -> None:
-        """Be there no more: connections are refused."""
-        if self._listening is not None:
-            self._listening.close()
-            self._listening = None
+        """Be there no more: connections are refused, and only those that were accepted are answered."""
+        if self._listening is None or self._loop is None:
+            return
+        ended, self._listening = self._listening, None
+        # What asyncio has accepted in the turn in which a server is closed gets neither an answer nor an end.
+        self._loop.remove_reader(ended.sockets[0].fileno())
+        self._loop.call_soon(self._loop.call_soon, ended.close)
 
     def come_back(self) -> None:
         """Mend all that is broken, and listen again where nobody does."""

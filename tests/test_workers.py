@@ -80,6 +80,7 @@ def test_a_sample_that_ends_its_process_fails_and_takes_no_other_with_it(farm: F
 @pytest.mark.full
 def test_a_worker_that_hangs_is_replaced(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "SILENCE", 20.0)
+    monkeypatch.setenv("PACE", "0.02")  # so that it has samples under way
     watcher = Stop(N // 2, lambda: os.kill(farm.judged()[-1][0], signal.SIGSTOP))
     place = farm.folder / "runs.db"
     run = judged(farm, place, workers=2, watcher=watcher, limits=Limits(deadline=1))
