@@ -12,8 +12,8 @@ locks the run's row. One takes A ms + B ms for each outcome, which `--measure` m
 the shares are in K stores that do not wait for each other.
 
 The scheduler starts a worker again whenever it ended before its share was judged. A process that dies frees
-its lock at once. A host that vanishes keeps it, and a transaction that it had begun or waits for, until the
-server's keepalives notice.
+its lock at once. A host that vanishes keeps it until the server's keepalives notice, and a transaction that
+it had begun or waits for until the server ends what is silent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from benchmarks.million import new_run, timed
 from benchmarks.store import connect, head, outcome, samples
 from magistrate.engines.base import CONCURRENCY
 from magistrate.runs.execute import GROUP
-from magistrate.runs.writer import SECONDS_BETWEEN_NOTES
 from magistrate.store import Store, postgres
 from magistrate.store.runs import SampleRow
 from magistrate.store.shares import share_of
@@ -233,7 +232,7 @@ class Cluster:
             self.env.process(self._unlock(share, noticed_after() if vanished else 0.0))
 
     def _judge(self, share: int, work: Work) -> Steps:
-        begun = noted = self.env.now
+        begun = self.env.now
         groups = 0
         work.left.extend(each for each in shares(self.n, self.workers)[share] if not self.stored[each])
         work.begin(self.env.now)
@@ -250,9 +249,6 @@ class Cluster:
             work.begin(self.env.now)
             if not work.left:
                 self.steady = self.steady[0], min(self.steady[1], self.env.now)
-            if self.env.now - noted >= SECONDS_BETWEEN_NOTES:
-                noted = self.env.now
-                yield from self._commit(share, [])
 
     def _commit(self, share: int, group: Sequence[int]) -> Steps:
         """Store outcomes, or change the run's row, in one transaction, when it is this process's turn."""
@@ -298,7 +294,7 @@ class Cluster:
         if not turn.triggered:
             yield turn | self.env.timeout(asked + BUSY - self.env.now)
         if turn.triggered:
-            yield self.env.timeout(noticed_after())
+            yield self.env.timeout(min(noticed_after(), postgres.ABANDONED))
         _let_go(run, turn)
 
     # --- figures ------------------------------------------------------------------------------------
@@ -429,6 +425,7 @@ def numbers(words: str) -> list[float]:
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -26,6 +26,7 @@ from magistrate import JudgeInfo, Limits, Run, ScriptedEngine
 from magistrate.engines.scripted import EVERYTHING
 from magistrate.errors import DatasetError, EngineError, EngineGone, InvalidOutput, SpecError, StoreError
 from magistrate.judges import instance
+from magistrate.runs import writer
 from magistrate.store import Store
 from magistrate.types import Failure, Outcome, Prompt, Sample, Verdict
 from tiers import tries
@@ -774,6 +775,25 @@ def test_time_at_work_is_added_up_without_the_pauses(tmp_path: Path) -> None:
     magistrate.resume(run, model=slow, limits=Limits(concurrency=10))
     assert first is not None and run.record.seconds is not None
     assert 0.3 <= first < run.record.seconds < first + 0.9
+
+
+def test_time_at_work_is_stored_with_the_outcomes_so_that_a_crash_loses_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SECONDS_BETWEEN_NOTES", 0.05)
+    noted: list[float] = []
+    real = Store.add_outcomes
+
+    def add(self: Store, *given: Any, seconds: float = 0.0, **options: Any) -> int:
+        noted.append(seconds)
+        return real(self, *given, seconds=seconds, **options)
+
+    monkeypatch.setattr(Store, "add_outcomes", add)
+    slow = ScriptedEngine(answer, delay=0.02)
+    run = magistrate.evaluate(
+        rows(20), "faithfulness", model=slow, store=tmp_path / "runs.db", limits=Limits(concurrency=1)
+    )
+    assert run.record.seconds is not None and 0.05 * 3 < sum(noted) <= run.record.seconds < sum(noted) + 0.2
 
 
 # --- the cache ------------------------------------------------------------------------------------

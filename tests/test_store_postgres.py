@@ -16,8 +16,10 @@ from sqlalchemy import create_engine
 
 from magistrate.errors import SpecError, StoreError
 from magistrate.store import Store
+from magistrate.store import postgres as postgres_store
 from magistrate.store.connection import exists, place_of
 from magistrate.store.migrations import upgrade
+from magistrate.store.runs import lock_run
 from magistrate.types import Sample, Verdict
 from postgres import Server, a_server
 
@@ -273,6 +275,27 @@ def test_a_lock_of_another_program_is_waited_for_and_said(postgres: Server, url:
                 store.add_outcome(run, verdict("s0"))
         store.add_outcome(run, verdict("s0"))
         assert store.judged(run) == {("s0", "j")}
+
+
+@pytest.mark.full
+def test_a_transaction_of_a_lost_host_is_ended_before_others_lose_patience(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_store, "ABANDONED", 0.5)
+    with Store.open(url) as lost:
+        run = start(lost, numbered(1))
+
+        def silent() -> None:
+            with lost._writing() as connection:
+                lock_run(connection, run)
+                with Store.open(url, busy_seconds=20) as other:
+                    other.add_seconds(run, 1.0)
+                lock_run(connection, run)
+
+        with pytest.raises(StoreError, match="silent within a transaction"):
+            silent()
+    with Store.open(url) as other:
+        assert other.find_run(run).seconds == 1.0
 
 
 @pytest.mark.full

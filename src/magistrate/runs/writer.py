@@ -217,20 +217,25 @@ class OutcomeWriter:
                 _log.info("outcome.failed", **about, code=outcome.code, message=outcome.message)
             if self.listener is not None:
                 self.listener.judged(Judged(judged.sample, outcome))
-        if self.clock() - self.noted >= SECONDS_BETWEEN_NOTES:
-            self._note()
 
     def _add(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Store outcomes and what is `unstored` in one transaction, and return the outcomes that were stored.
 
         One that cannot be stored becomes a failure of its judge, not of the run. The others of its group are
-        stored in smaller ones.
+        stored in smaller ones. Every few seconds the time worked is stored too, so that a crash loses little.
         """
+        passed = self.clock() - self.noted
+        seconds = passed if passed >= SECONDS_BETWEEN_NOTES else 0.0
         try:
             self.store.add_outcomes(
-                self.run_id, outcomes, replace_failure=self.work.again, samples=self.unstored
+                self.run_id,
+                outcomes,
+                replace_failure=self.work.again,
+                samples=self.unstored,
+                seconds=seconds,
             )
             self.unstored.clear()
+            self.noted += seconds
         except InputError as error:
             if not outcomes:
                 raise
@@ -241,7 +246,7 @@ class OutcomeWriter:
         return outcomes
 
     def _note(self) -> None:
-        """Add the time worked to the run. Called every few seconds, so that a crash loses little."""
+        """Add the time worked since the last note to the run."""
         passed = self.clock() - self.noted
         self.noted += passed
         self.store.add_seconds(self.run_id, passed)

@@ -179,6 +179,8 @@ class Transactions:
         self._clock = clock
         self._randomness = randomness
         self._writer = for_writing(engine.connect())
+        if is_server(self._writer):
+            postgres.end_if_abandoned(self._writer)
 
     @property
     def place(self) -> str:

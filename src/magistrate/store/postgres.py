@@ -13,6 +13,8 @@ from sqlalchemy.pool import QueuePool
 
 from magistrate.errors import MissingExtra, StoreError
 
+ABANDONED = 30.0  # seconds that a transaction may be silent; shorter than other programs wait for its locks
+
 _KEPT = "committed data is safe"
 _LOST = f"the connection to the server was lost; run again when the server is back, {_KEPT}"
 _REFUSED = "the server rejected the user or the password; check the URL, or PGUSER, PGPASSWORD and ~/.pgpass"
@@ -26,6 +28,7 @@ _ADVICE = {
     "3F000": "the schema of its search path is not there; make it with: CREATE SCHEMA NAME",
     "22P05": "its encoding cannot store the text; use a database created with ENCODING 'UTF8'",
     "25006": "it is read-only, perhaps a replica; use the primary server",
+    "25P03": f"it was silent within a transaction for too long, so the server ended it; run again, {_KEPT}",
     "40": f"another program changed the same rows at the same time; run again, {_KEPT}",
     "42501": "this user may not do that there; use a database or a schema of its own, or have it granted: "
     "GRANT USAGE, CREATE ON SCHEMA public TO that user",
@@ -92,6 +95,16 @@ def _configure(connection: Any, busy_seconds: float) -> None:
     except BaseException:
         connection.close()
         raise
+
+
+def end_if_abandoned(connection: Connection) -> None:
+    """Let the server end this session if a transaction of it is silent for `ABANDONED` seconds.
+
+    Otherwise a host that is lost within a transaction keeps its locks until the server notices, which is
+    longer than other programs wait for them.
+    """
+    with connection.begin():
+        connection.execute(text(f"SET idle_in_transaction_session_timeout = {round(1000 * ABANDONED)}"))
 
 
 def check_encoding(connection: Connection) -> None:

@@ -443,16 +443,18 @@ class Store(DatasetShelf):
         *,
         replace_failure: bool = False,
         samples: Sequence[SampleRow] = (),
+        seconds: float = 0.0,
     ) -> int:
         """Store many outcomes, 500 per transaction, and return their number.
 
-        `samples` that the run lacks are appended in the first transaction. `replace_failure` and errors are
-        those of `add_outcome`, and of `add_samples`. Earlier chunks are kept.
+        `samples` that the run lacks are appended in the first transaction, and `seconds` are added to its
+        working time. `replace_failure` and errors are those of `add_outcome`, and of `add_samples`. Earlier
+        chunks are kept.
         """
         added, remaining = 0, iter(outcomes)
-        while (chunk := list(islice(remaining, runs.ROWS_AT_ONCE))) or samples:
-            self._add_outcomes(run_id, chunk, replace_failure, samples)
-            added, samples = added + len(chunk), ()
+        while (chunk := list(islice(remaining, runs.ROWS_AT_ONCE))) or samples or seconds:
+            self._add_outcomes(run_id, chunk, replace_failure, samples, seconds)
+            added, samples, seconds = added + len(chunk), (), 0.0
         return added
 
     def add_recorded(
@@ -569,6 +571,7 @@ class Store(DatasetShelf):
         chunk: Sequence[Outcome],
         replace_failure: bool = False,
         samples: Sequence[SampleRow] = (),
+        seconds: float = 0.0,
     ) -> None:
         appended = False
         with explained(self.shown):
@@ -582,6 +585,8 @@ class Store(DatasetShelf):
                         outcomes.replace_failures(self._writer, run_id, rows)
                     if rows:
                         outcomes.insert_outcomes(self._writer, run_id, rows)
+                    if seconds:
+                        runs.add_seconds(self._writer, run_id, seconds)
             except IntegrityError as error:
                 if not appended:
                     raise self._why_no_samples(run_id, [row.sample_id for row in samples]) from error
