@@ -14,9 +14,10 @@ TRAIN_PIP := $(TRAIN)/bin/python -m pip --disable-pip-version-check --no-input
 RELEASE_PIP := $(RELEASE)/bin/python -m pip --disable-pip-version-check --no-input
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check --no-input
 ADAPTERS := opik phoenix deepeval ragas inspect mlflow argilla label_studio ray
+CLIENTS := sdk openinference_openai openinference_langchain traceloop_openai openai_v2 openai_v2_events
 LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 
-.PHONY: all demo demo-watch test test-all test-train test-adapters lint format docs bench bench-peers chaos detector lock release release-check smoke clean
+.PHONY: all demo demo-watch test test-all test-train test-adapters test-clients lint format docs bench bench-peers chaos detector lock release release-check smoke clean
 .DELETE_ON_ERROR:
 # Else every process of every test would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,16 +36,19 @@ test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: some 
 	$(BIN)/magistrate models pull
 	$(PYTEST) -m "today or not full"
 
-test-all: .venv/.dev .venv/.browser $(WATCH)/.watch  ## run every test, those of training (with torch) and of the adapters too
+test-all: .venv/.dev .venv/.browser $(WATCH)/.watch  ## run every test, those of training (with torch), of the adapters and of real clients too
 	$(BIN)/magistrate models pull
 	$(PYTEST)
-	@$(MAKE) --no-print-directory test-train test-adapters
+	@$(MAKE) --no-print-directory test-train test-adapters test-clients
 
 test-train: $(TRAIN)/.train  ## run the tests of training, which need torch
 	$(TRAIN)/bin/python -m pytest tests/train
 
 test-adapters: $(ADAPTERS:%=.venv-adapters/%/.made)  ## run the tests of the adapters, each beside its framework
 	@for name in $(ADAPTERS); do .venv-adapters/$$name/bin/python -m pytest tests/adapters/test_$$name.py || exit 1; done
+
+test-clients: .venv/.dev $(CLIENTS:%=.venv-clients/%/.made)  ## let real clients send their spans, each from an environment of its own
+	$(BIN)/python -m pytest tests/clients/test_clients.py
 
 lint: .venv/.dev  ## format check, lint and types
 	$(BIN)/ruff format --check .
@@ -94,7 +98,7 @@ smoke: $(RELEASE)/.release  ## try the wheel in dist/ on every supported Python 
 	$(RELEASE)/bin/python release/smoke.py dist/magistrate-*.whl
 
 clean:
-	rm -rf .venv .venv-peers .venv-train .venv-watch .venv-release .venv-adapters build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-train .venv-watch .venv-release .venv-adapters .venv-clients build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The stamps below are made last, so that what was interrupted is done again.
 
@@ -138,6 +142,12 @@ $(RELEASE)/.release: requirements-release.txt | $(RELEASE)/.made
 .venv-adapters/%/.made: requirements-adapters/%.txt pyproject.toml | .venv/.dev
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
 	$(BIN)/uv pip install --quiet --python $(@D)/bin/python -r $< -e '.[openai]'
+	@touch $@
+
+# So has each client that sends spans; Magistrate is in none of them.
+.venv-clients/%/.made: requirements-clients/%.txt | .venv/.dev
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	$(BIN)/uv pip install --quiet --python $(@D)/bin/python -r $<
 	@touch $@
 
 # The browser that reads the reports in the tests: that of the machine, else Debian's, else the one of playwright.
