@@ -77,6 +77,14 @@ def test_a_sample_that_ends_its_process_fails_and_takes_no_other_with_it(farm: F
     farm.data(40)
 
 
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="only there a status can be seen without taking it")
+def test_the_status_of_a_worker_that_has_ended_is_left_to_the_event_loop() -> None:
+    process: Any = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    workers._kill(process)
+    assert process.returncode is None and process.wait() == 0
+
+
 @pytest.mark.full
 def test_a_worker_that_hangs_is_replaced(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "SILENCE", 20.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
 import signal
 import sys
@@ -244,9 +245,10 @@ async def _read(stream: asyncio.StreamReader) -> Answer:
 
 
 def _kill(process: asyncio.subprocess.Process | None) -> None:
+    # `process.kill` would take the exit status of one that has just ended from the event loop, which warns.
     if process is not None and process.returncode is None:
         with suppress(ProcessLookupError):
-            process.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+            os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 def _signal(number: int) -> str:
