@@ -298,7 +298,7 @@ def test_the_demonstration_shows_the_passage_that_contradicts(capsys: pytest.Cap
     shown = capsys.readouterr().out.splitlines()
     assert shown[-2:] == [
         "  It is on the ⟦west⟧ side.",
-        "  context: ⟦The shop is on the east side.⟧ It is red.",
+        "  context: ⟦The shop is on the east side.⟧",
     ]
 
 

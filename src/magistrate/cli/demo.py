@@ -143,8 +143,9 @@ def _print_sample(what: str, sample: Sample, verdict: Verdict, terminal: Console
     shown = [_excerpt(sample.output or "", spans)]
     for claim in verdict.claims:
         if claim.context_quote is not None and claim.context_index is not None:
-            passage = _excerpt(sample.sources[claim.context_index], [claim.context_quote])
-            shown.append(Text("context: ", "dim").append_text(passage))
+            place = claim.context_quote
+            quote = sample.sources[claim.context_index][place.start : place.end]
+            shown.append(Text("context: ", "dim").append_text(_excerpt(quote, [Span(0, len(quote))])))
             break
     for line in shown:
         terminal.print(Padding(line, (0, 0, 0, 2), expand=False))
