@@ -80,6 +80,7 @@ detector: $(TRAIN)/.train .venv/.dev  ## train a detector that ships anew (SIZE=
 
 chaos: .venv/.dev  ## break everything that can break, and write what became of it to docs/reliability.md
 	$(BIN)/python benchmarks/chaos.py --write
+	$(BIN)/python benchmarks/chaos_watch.py --write
 
 lock: .venv/.dev  ## pin anew what pyproject.toml allows
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \

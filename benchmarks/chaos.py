@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -455,39 +455,45 @@ def _last(err: str) -> str:
 # --- the table --------------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
-    yield f"| {' | '.join(COLUMNS)} |"
-    yield f"| --- | {'--: | ' * 5}--- |"
-    for row in rows:
-        yield f"| {' | '.join(row.cells)} |"
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table: numbers between what it is about and what was seen."""
+    yield f"| {' | '.join(columns)} |"
+    yield f"| --- | {'--: | ' * (len(columns) - 2)}--- |"
+    for cells in rows:
+        yield f"| {' | '.join(cells)} |"
 
 
-def written(rows: Sequence[Row], samples: int) -> str:
-    """Return the page with a new table between its markers."""
+def written(name: str, told: str, lines: Iterable[str]) -> str:
+    """Return the page with a new table between the markers of this name."""
     page = PAGE.read_text(encoding="utf-8")
     day = datetime.now(UTC).date().isoformat()
-    told = f"{samples} samples a row, two cores, {day}; seconds hold every process that was started."
-    block = "\n".join(["<!-- begin: chaos -->", told, "", *table(rows), "<!-- end: chaos -->"])
-    return re.sub(r"<!-- begin: chaos -->.*?<!-- end: chaos -->", lambda _: block, page, flags=re.DOTALL)
+    begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+    block = "\n".join([begin, told.format(day=day), "", *lines, end])
+    return re.sub(f"{begin}.*?{end}", lambda _: block, page, flags=re.DOTALL)
+
+
+def arguments(about: str | None, size: str, default: int) -> argparse.Namespace:
+    """Return what the command line asks for; `size` is the option for how many there are in a row."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(size, type=int, default=default, dest="size")
+    parser.add_argument("--only", default="", metavar="WORD", help="faults whose name holds this word")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
+    return parser.parse_args()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--samples", type=int, default=500)
-    parser.add_argument("--only", default="", metavar="WORD", help="faults whose name holds this word")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
-    asked = parser.parse_args()
+    asked = arguments(__doc__, "--samples", 500)
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         for number, fault in enumerate(each for each in FAULTS if asked.only in each.name):
-            row = suffered(fault, asked.samples, Path(scratch) / str(number))
+            row = suffered(fault, asked.size, Path(scratch) / str(number))
             rows.append(row)
             print(f"{' · '.join(row.cells)}", flush=True)
-    print("\n".join(["", *table(rows)]))
+    lines = list(table(COLUMNS, [row.cells for row in rows]))
+    print("\n".join(["", *lines]))
     if asked.write:
-        PAGE.write_text(written(rows, asked.samples), encoding="utf-8")
+        told = f"{asked.size} samples a row, two cores, {{day}}; seconds hold every process that was started."
+        PAGE.write_text(written("chaos", told, lines), encoding="utf-8")
     return int(any(row.lost or row.twice or row.wrong or not row.struck for row in rows))
 
 

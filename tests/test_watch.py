@@ -409,6 +409,66 @@ def test_a_lease_that_cannot_be_renewed_once_is_renewed_next_time(store: Store, 
     assert states(store) == {"judged": 1} and renewed[:3] == [False, True, True]
 
 
+class Full(Traces):
+    """A store without room for results, as often as `times` says, nor for anything else if it `is_down`."""
+
+    times = 0
+    is_down = False
+
+    def settle(self, settled: Sequence[Settled]) -> list[bool]:
+        if settled and Full.times:
+            Full.times -= 1
+            raise StoreError("the disk is full")
+        return super().settle(settled)
+
+    def renew(self, *told: object) -> None:
+        if Full.is_down and Full.times:
+            raise StoreError("the disk is full")
+        super().renew(*told)  # type: ignore[arg-type]
+
+
+def test_what_could_not_be_stored_is_stored_later_and_not_judged_again(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Full, "times", 9)
+    monkeypatch.setattr(Full, "is_down", True)
+    asked, last = judge(0.5), Obedient(lambda _: 0.9, "last")
+    worker = watcher(store, rules("name: all\njudges: [novelty, hallucination]"), clock, asked, last)
+    worker._traces = Full(store.traces._writing, store.traces._reading)
+    for number in range(5):
+        store.traces.put(answer(number + 1), clock())
+    clock.pass_(seconds=10)
+    while Full.times:
+        with pytest.raises(StoreError):
+            drain(worker)
+        assert states(store) == {"queued": 5}
+    drain(worker)
+    assert states(store) == {"judged": 5}, "without a wait for the end of a lease"
+    for each in (asked, last):
+        assert len(each.given) == 5 and set(each.given.values()) == {1}
+    assert sum(hour.spent.calls for hour in store.traces.hours("all", clock())) == 10
+
+
+def test_what_cannot_be_stored_for_itself_holds_nothing_up(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = watcher(store, rules(RULE), clock, judge())
+    worker._traces = Full(store.traces._writing, store.traces._reading)
+    store.traces.put(answer(1), clock())
+    clock.pass_(seconds=10)
+    monkeypatch.setattr(Full, "times", 100)
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            drain(worker)
+    drain(worker)  # it is given up, and its lease will end
+    monkeypatch.setattr(Full, "times", 0)
+    store.traces.put(answer(2), clock())
+    settled(store, clock, worker)
+    assert states(store) == {"judged": 1, "queued": 1}
+    settled(store, clock, worker, seconds=120)
+    assert states(store) == {"judged": 2}
+
+
 def test_a_slow_rule_delays_no_other(store: Store, clock: Clock) -> None:
     begun, free = asyncio.Event(), asyncio.Event()
 

@@ -276,6 +276,33 @@ def test_a_line_that_went_in_by_half_is_not_told(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "told.jsonl").read_text().splitlines()[-1] == '{"id": "one"}'
 
 
+def test_what_a_killed_worker_had_told_is_not_told_again(
+    store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "told.jsonl"
+    file = a_file(
+        "alerts:\n  - {name: wrong, when: flag_rate > 0.1, n: 1, windows: [1h], clear: 0}\n"
+        f"sinks:\n  log: {{file: {path}}}\n"
+    )
+    Traffic(store, file, clock).come(3, "wrong")
+    one, other = alerts(store, file, clock), alerts(store, file, clock, seed=2)
+    one.check()
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as between, pytest.raises(KeyboardInterrupt):
+        between.setattr(type(store.outbox), "end", kill)
+        one.send()
+    assert [each["state"] for each in told(path)] == ["firing"] and other.send() == 0
+    clock.pass_(minutes=6)
+    assert other.send() == 1, "the lease is over"
+    assert [each["state"] for each in told(path)] == ["firing"]
+    assert [each.states for each in store.outbox.queues()] == [{"sent": 1}]
+    sink(file.sinks["log"])({"id": "another"})
+    assert len(told(path)) == 2
+
+
 def test_a_test_message_goes_to_each_sink(call: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, box = home.parent / "rules.yaml", Mailbox(refuses="554 no")
     head = "rules:\n  - name: all\n    judges: [novelty]\n"

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from email.message import EmailMessage
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request as HttpRequest
@@ -26,6 +27,7 @@ from magistrate.watch.parts import read_variable
 from magistrate.watch.results import NoRedirect
 
 TIMEOUT = 10.0
+TAIL = 2**16  # bytes at the end of a file in which a message is looked for
 Message = Mapping[str, Any]
 Tell = Callable[[Message], None]
 
@@ -56,7 +58,10 @@ def _file(path: str) -> Tell:
 
     def tell(message: Message) -> None:
         nonlocal torn
-        line = torn + json.dumps(dict(message), sort_keys=True) + "\n"
+        plain = json.dumps(dict(message), sort_keys=True)
+        if _ends_with(path, plain.encode("ascii")):
+            return  # the process that wrote it ended before that was stored
+        line = torn + plain + "\n"
         try:
             # A single append write, so lines of several processes do not mix.
             handle = os.open(path, APPEND, 0o600)
@@ -72,6 +77,18 @@ def _file(path: str) -> Tell:
         torn = ""
 
     return tell
+
+
+def _ends_with(path: str, line: bytes) -> bool:
+    """Return whether one of the last lines of a file is this one, whole. No other message is the same."""
+    if not Path(path).is_file():
+        return False  # reading from a pipe or a terminal would wait
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            return line in file.read().split(b"\n")[:-1]
+    except OSError:
+        return False  # whoever may only append must still be told
 
 
 # --- webhooks -----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -119,6 +120,8 @@ class Watcher:
         self._send_to = tuple(send_to)
         self._cover_at: dict[str, datetime] = {}  # when to look for targets without a decision, by rule
         self._most: dict[str, int] = {}  # leased at once, by rule
+        self._unstored: dict[str, list[Settled]] = {}  # what the store could not take, by rule
+        self._tried_late: Counter[str] = Counter()
 
     def register(self, since: datetime | None = None) -> None:
         """Register the rules in the store. With `since`, they also apply to traces seen from then on."""
@@ -287,6 +290,7 @@ class Watcher:
 
     async def _judge(self, rule: Rule) -> int:
         """Judge a batch of a rule's due decisions. Return how many decisions changed."""
+        self._store_late(rule.name)
         now, record = self._clock(), self._records[rule.name]
         lease = f"{self._randomness.getrandbits(64):016x}"
         least = BATCHES * rule.concurrency
@@ -308,8 +312,8 @@ class Watcher:
             for name, each in work.items()
             if decisions.next_judge(rule, each.asked, each.leased.trace_id) is None
         ]
-        self._settle((each, _ended(each, now)) for each in map(work.pop, over))
         try:
+            self._settle((each, _ended(each, now)) for each in map(work.pop, over))
             plans = await self._plans_of(rule)
             run_id = self._run_of(rule, record, plans)
             async with self._renewed(lease):
@@ -320,7 +324,7 @@ class Watcher:
             _log.warning("rule.put_off", rule=rule.name, error=_logging.error_text(error))
             self._settle((each, self._put_off(each, _logging.error_text(error))) for each in work.values())
         except BaseException:
-            with suppress(StoreError):  # if the store itself failed, the leases expire on their own
+            with suppress(StoreError):  # it is stored later, or the leases expire on their own
                 self._settle((each, self._released(each)) for each in work.values())
             raise
         # Quick judges get more at once, so that the store is asked less often.
@@ -368,11 +372,15 @@ class Watcher:
             change = self._change(rule, judge, plan, each, chances[outcome.sample_id], outcome)
             settled.append(Settled(replace(each.leased, sample=each.sample), change, run_id, outcome))
         try:
-            stored = self._traces.settle(settled)
+            stored = self._stored(settled)
         except InputError as error:  # of one of them, which must not take the others with it
             for each_judged in judged:
                 self._take(rule, judge, plan, run_id, work, chances, [_storable(each_judged, judged, error)])
             return
+        except StoreError:
+            for each_settled in settled:  # they are not to be released: what was said of them is kept
+                del work[each_settled.leased.sample.id]
+            raise
         for each_settled, held in zip(settled, stored, strict=True):
             sample_id = each_settled.leased.sample.id
             if not held:
@@ -411,7 +419,40 @@ class Watcher:
 
     def _settle(self, changes: Iterable[tuple[_Work, Change]]) -> None:
         """Store changes of decisions without an outcome."""
-        self._traces.settle([Settled(each.leased, change) for each, change in changes])
+        self._stored([Settled(each.leased, change) for each, change in changes])
+
+    def _stored(self, settled: Sequence[Settled]) -> list[bool]:
+        """Store changes, and return which decisions were still held. If that fails, they are kept for later.
+
+        A judge is not asked again, then, because the disk was full, and no lease is left to expire.
+        """
+        try:
+            return self._traces.settle(settled)
+        except StoreError:
+            for each in settled:
+                now, kept = self._clock(), each.change.kept  # its next judge is asked in another batch
+                change = replace(each.change, due_at=now, kept=False) if kept else each.change
+                self._unstored.setdefault(each.leased.rule, []).append(replace(each, change=change))
+            raise
+
+    def _store_late(self, rule: str) -> None:
+        """Store what could not be stored. Of what another worker has taken since, only the cost is kept.
+
+        It is tried for as long as nothing can be written, but only a few times where only this cannot.
+        """
+        late = self._unstored.get(rule)
+        if not late:
+            return
+        try:
+            self._traces.settle(late)
+        except StoreError:
+            for lease in {each.leased.lease for each in late}:
+                self._traces.renew(lease, self._until(self._clock()))
+            self._tried_late[rule] += 1
+            if self._tried_late[rule] < decisions.ATTEMPTS:
+                raise
+            _log.warning("decisions.unstored", rule=rule, n=len(late))
+        del self._unstored[rule], self._tried_late[rule]
 
     def _released(self, each: _Work) -> Change:
         now = self._clock()
