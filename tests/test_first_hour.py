@@ -20,7 +20,6 @@ import pytest
 from magistrate.cli import demo
 from magistrate.cli import run as run_command
 from magistrate.cli.output import console
-from magistrate.engines import models
 from magistrate.judges.novelty import Novelty
 from magistrate.runs.spec import read_spec
 from magistrate.types import HALLUCINATED, Claim, Sample, Span, Verdict
@@ -274,19 +273,14 @@ def test_the_demonstration_needs_no_model_and_fits_a_screen(call: Call, desk: Pa
     assert sample is not None and call("show", "last", "--sample", sample[1]).code == 0
 
 
-def test_the_demonstration_pulls_both_models_and_shows_what_the_large_detector_adds(
+def test_the_demonstration_shows_what_the_large_detector_adds_if_it_is_here(
     call: Call, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr("magistrate.detectors.large.pull", lambda report: asked.append("detector-large"))
-    monkeypatch.setattr("magistrate.engines.models.pull", lambda entry, report: asked.append(entry.spec))
-    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: "detector-large" in asked)
     made = write_detector(tmp_path / "tiny", (ROWS[0][2],))
+    assert list(call("demo", "--json").data["judges"]) == ["auto"]
+    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: True)
     monkeypatch.setattr("magistrate.detectors.large.folder_of_large", lambda: made)
-    assert list(call("demo", "--json").data["judges"]) == ["auto"] and not asked
-    done = call("demo", "--pull", "--json")
-    assert done.code == 0 and asked == ["detector-large", models.default().spec]
-    assert list(done.data["judges"]) == ["auto", "novelty"]
+    assert list(call("demo", "--json").data["judges"]) == ["auto", "novelty"]
 
 
 def test_the_demonstration_shows_the_passage_that_contradicts(capsys: pytest.CaptureFixture[str]) -> None:

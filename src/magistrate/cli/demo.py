@@ -26,18 +26,14 @@ LONGEST = 150  # characters of a sample that are shown
 
 
 @click.command(epilog="Example: magistrate demo; magistrate demo --pull")
-@click.option(
-    "--pull",
-    is_flag=True,
-    help="Pull the large detector (438 MB) and the small embedded model (98 MB) first, and ask both.",
-)
+@click.option("--pull", is_flag=True, help="Pull the small embedded model first (98 MB), and ask it too.")
 @store_option
 @json_option
 def command(pull: bool, store: str | None, as_json: bool) -> int:
     """Judge the built-in set of 72 samples, and show figures, a catch, a miss and a false alarm.
 
     Without --pull nothing is downloaded: the default judge uses the large detector, and the embedded model
-    is asked, only if they are here.
+    is asked, if they are here.
     """
     from magistrate.api.evaluate import evaluate
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
@@ -48,9 +44,8 @@ def command(pull: bool, store: str | None, as_json: bool) -> int:
     from magistrate.report.terminal import print_head
     from magistrate.runs.progress import ProgressBar
 
-    if pull:
-        _pull_both()
-    judges = [DEFAULT_JUDGE, *(WORDING if is_pulled() else ()), *(MODEL_JUDGES if _model_is_here() else ())]
+    judges = [DEFAULT_JUDGE, *(WORDING if is_pulled() else ())]
+    judges += MODEL_JUDGES if _model_is_here(pull) else ()
     bar = ProgressBar(console(error=True), lines=True)
     run = evaluate(QUICKSTART, judges, name="demo", store=store, watcher=bar)
     report = run.summary()
@@ -101,22 +96,16 @@ def _meets(verdict: Verdict, sample: Sample) -> bool:
     return any(a.start < b.end and b.start < a.end for a in marks for b in sample.spans)
 
 
-def _pull_both() -> None:
-    """Pull the large detector and the embedded model, unless they are here."""
+def _model_is_here(pull: bool) -> bool:
+    """Return whether the embedded model can be asked. With `pull`, it is pulled if it is not here."""
     from magistrate.cli.models import Stages
-    from magistrate.detectors import large
-    from magistrate.engines import models
-
-    with Stages(console(error=True)) as stages:
-        large.pull(stages.report)
-        models.pull(models.default(), stages.report)
-
-
-def _model_is_here() -> bool:
-    """Return whether the embedded model can be asked."""
     from magistrate.engines import models
     from magistrate.engines.registry import KINDS
 
+    if pull:
+        with Stages(console(error=True)) as stages:
+            models.pull(models.default(), stages.report)
+        return True
     runs_here = not any(kind.absent for kind in KINDS if not kind.word)
     return runs_here and models.is_pulled(models.default())
 
