@@ -502,8 +502,8 @@ def test_the_trainings_of_a_detector_of_the_package_follow_each_other(
             if right.output != wrong.output
         )
         written[-1].write_text("".join(json.dumps(each) + "\n" for each in documents), encoding="utf-8")
-    tokens = {"small": (0.08, 0.04), "large": (0.15, 0.05)}[size]
-    rates = {"small": (0.005, 0.005), "large": (0.004, 0.001)}[size]
+    tokens = {"small": (0.32, 0.04), "large": (0.15, 0.05)}[size]
+    rates = {"small": (0.006, 0.001), "large": (0.004, 0.001)}[size]
     stages = (("1-first", tokens[0], rates[0], 600), ("2-last", tokens[1], rates[1], 600))
     for name, value in {"HERE": tmp_path, "WRITTEN": written, "STAGES": {size: stages}}.items():
         monkeypatch.setattr(make, name, value)
