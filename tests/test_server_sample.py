@@ -560,4 +560,5 @@ def test_a_heat_map_is_drawn_where_the_verdict_has_one(tmp_path: Path) -> None:
     run = stored(tmp_path, [sample], [Verdict(sample.id, "rubric", "faithful", 0.1, details={"heat": heat})])
     with opened(run) as client:
         page = client.get(f"/runs/{run.id}/samples/{sample.id}").text
-    assert '<mark class="heat h4" title="2.40 nats">bridge</mark>' in page and "3 nats: doubt" in page
+    assert '<mark class="heat h4" title="2.40 nats">bridge</mark>' in page
+    assert '<span>3 nats</span></p>\n<p class="dim told">doubt</p>' in page
