@@ -95,6 +95,25 @@ def test_a_verdict_goes_out_as_an_event_and_as_a_span_once(store: Store, clock: 
     assert said(spans[0])["annotations.0.annotation.score"] == 0.9
 
 
+def test_phoenix_gets_an_annotation_that_replaces_the_one_before(store: Store, clock: Clock) -> None:
+    collector = Collector(BUSY, (200, {}, b'{"data": []}'))
+    with listening(collector) as address:
+        part = a_part(address, "annotations")
+        judged(store, clock, part, answer_of=lambda sample: 0.9)
+        sender = a_sender(store, part, clock)
+        assert sender.step() == 0
+        clock.pass_(seconds=30)
+        assert sender.step() == 1
+    assert states(store) == {"annotations": {"sent": 1}}
+    (path, headers, body), again = collector.asked
+    assert (path, body) == (again[0], again[2]) and path == "/v1/span_annotations"
+    assert headers["content-type"] == "application/json" and "content-encoding" not in headers
+    (one,) = json.loads(body)["data"]
+    assert (one["span_id"], one["name"], one["result"]["score"]) == ("a" * 16, "obedient", 0.9)
+    assert one["result"]["label"] == "hallucinated" and one["identifier"].startswith("obedient")
+    assert one["metadata"]["trace_id"] == f"{0:032x}"
+
+
 def test_what_was_not_acknowledged_is_sent_again_and_is_the_same(store: Store, clock: Clock) -> None:
     collector = Collector(BUSY, OK)
     with listening(collector) as address:

@@ -119,11 +119,13 @@ def intake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Intake]:
 
 
 @contextmanager
-def started(words: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that is asked to end when the block does, and is made to."""
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, env=without_settings(), **options
-    ) as process:
+def started(
+    words: list[str], more: Mapping[str, str] | None = None, **options: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """A process with `more` in its environment, that is asked to end when the block does, and is made to."""
+    environment = without_settings() | dict(more or {})
+    options = {"stdout": subprocess.PIPE, **options}
+    with subprocess.Popen(words, text=True, env=environment, **options) as process:
         try:
             yield process
             process.send_signal(signal.SIGINT)

@@ -14,7 +14,16 @@ from magistrate import _logging
 from magistrate.store import RunRecord, Store
 from magistrate.store.outbox import Judgement, Parcel
 from magistrate.watch.outputs import Form, SendPart
-from magistrate.watch.results import Result, Sender, SendError, as_logs, as_spans, encoded
+from magistrate.watch.results import (
+    Result,
+    Sender,
+    SendError,
+    Sent,
+    as_annotations,
+    as_logs,
+    as_spans,
+    encoded,
+)
 
 BATCH = 100
 LEASE = 300.0  # seconds; a batch takes less, even if the receiver is slow and the batch is halved
@@ -51,7 +60,7 @@ class Pause:
 
 
 class ResultSender:
-    """Sends waiting outcomes from a store's outbox to the OTLP servers of a rules file.
+    """Sends waiting outcomes from a store's outbox to the servers of a rules file.
 
     Raises `SpecError` if an environment variable of a header is not set, and `MissingExtra` if the protobuf
     package is missing.
@@ -116,11 +125,7 @@ class ResultSender:
         form, sender, pause = self._routes[destination]
         outbox, chosen = self._store.outbox, [results[each.key] for each in parcels]
         try:
-            said = (
-                sender.send("logs", as_logs(chosen))
-                if form == "events"
-                else sender.send("traces", as_spans(chosen))
-            )
+            said = _sent(sender, form, chosen)
         except SendError as error:
             told = _logging.without_keys(str(error))
             if error.status not in BAD_CONTENT:
@@ -165,3 +170,13 @@ class ResultSender:
         if run_id not in self._runs:
             self._runs[run_id] = self._store.find_run(run_id)
         return self._runs[run_id]
+
+
+def _sent(sender: Sender, form: Form, results: Sequence[Result]) -> Sent:
+    match form:
+        case "events":
+            return sender.send("logs", as_logs(results))
+        case "spans":
+            return sender.send("traces", as_spans(results))
+        case "annotations":
+            return sender.annotate(as_annotations(results))

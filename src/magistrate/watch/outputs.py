@@ -4,6 +4,8 @@ send:
   - endpoint: http://localhost:4318
     as: [events, spans]
     headers_env: {Authorization: OTLP_AUTHORIZATION}
+  - endpoint: http://localhost:6006
+    as: [annotations]
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pydantic import AfterValidator, Field
 
 from magistrate.watch.parts import Part, Variable, read_variable
 
-Form = Literal["events", "spans"]
+Form = Literal["events", "spans", "annotations"]
 
 
 def _address(value: str) -> str:
@@ -40,21 +42,23 @@ HeadersFrom = dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$", max_length=1
 
 
 class SendPart(Part):
-    """A server that receives verdicts over OTLP."""
+    """A server that receives verdicts over OTLP, or Phoenix."""
 
-    endpoint: Address = Field(description="Its address; /v1/logs and /v1/traces are appended.")
+    endpoint: Address = Field(
+        description="Its address; /v1/logs, /v1/traces and /v1/span_annotations are appended."
+    )
     forms: list[Form] = Field(
         default=["events", "spans"],
         alias="as",
         min_length=1,
         description="As `gen_ai.evaluation.result` events on the judged span, and as OpenInference's "
-        "evaluator spans with a link to it.",
+        "evaluator spans with a link to it; or as annotations of the judged span in Phoenix.",
     )
     headers_env: HeadersFrom = Field(
         default={}, description="Headers by name, each with the environment variable of its value."
     )
     encoding: Literal["json", "protobuf"] = Field(
-        default="json", description="Encoding of requests; protobuf needs the extra otlp."
+        default="json", description="Encoding of events and spans; protobuf needs the extra otlp."
     )
 
     @property

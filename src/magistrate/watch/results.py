@@ -1,4 +1,4 @@
-"""Exports verdicts over OTLP, as an OpenTelemetry event and as an OpenInference span.
+"""Exports verdicts over OTLP, as an OpenTelemetry event and as an OpenInference span, and to Phoenix.
 
 The event `gen_ai.evaluation.result` is a log record on the judged span. The span is of kind EVALUATOR, in a
 trace of its own, with exactly one link, to the judged span. Its ids are a hash of the judged span and the
@@ -6,6 +6,8 @@ judge. So sending a result again changes nothing, and a later outcome replaces a
 do not replace one another; one that is sent again has the same `log.record.uid`.
 Sources: github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai/gen-ai-events.md`;
 github.com/Arize-ai/openinference, `spec/annotations.md`.
+Phoenix makes no annotation of an evaluator span, so it gets one by its own API: that of the same span, name
+and identifier replaces the one before. Shape: `AnnotateSpansRequestBody` of Arize Phoenix 20.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ SERVICE = "magistrate"
 """The `service.name` of sent results, which identifies them if they come back."""
 
 EVENT = "gen_ai.evaluation.result"
+ANNOTATIONS = "/v1/span_annotations"
 ABSTAINED = "abstained"
 LONGEST_EXPLANATION = 4_000
 
@@ -141,13 +144,12 @@ def _event(result: Result) -> dict[str, Any]:
 
 def _span(result: Result) -> dict[str, Any]:
     outcome, digest = result.outcome, result.digest()
-    more = {"magistrate": __version__, "recipe": result.recipe.line(), "direction": result.scoring.direction}
     fields = {
         "name": outcome.judge,
         **result.said,
         "annotator_kind": result.kind.upper(),
         "identifier": result.identifier,
-        "metadata": json.dumps(more),
+        "metadata": json.dumps(_origin_of(result)),
     }
     attributes = {"openinference.span.kind": "EVALUATOR", "error.type": result.error}
     attributes |= {f"annotations.0.annotation.{name}": value for name, value in fields.items()}
@@ -161,6 +163,33 @@ def _span(result: Result) -> dict[str, Any]:
         "attributes": _attributes(attributes),
         "links": [{"traceId": result.trace_id, "spanId": result.span_id}],
         "status": {"code": _ERROR, "message": result.error} if result.error else {},
+    }
+
+
+def as_annotations(results: Iterable[Result]) -> dict[str, Any]:
+    """Build a request to Phoenix, with one annotation of the judged span per result."""
+    return {"data": list(map(_annotation, results))}
+
+
+def _annotation(result: Result) -> dict[str, Any]:
+    more = {**_origin_of(result), "error": result.error, "trace_id": result.trace_id}
+    said = {name: each if isinstance(each, float) else _sendable(each) for name, each in result.said.items()}
+    return {
+        "span_id": result.span_id,
+        "name": _sendable(result.outcome.judge),
+        "annotator_kind": result.kind.upper(),
+        "identifier": _sendable(result.identifier),
+        "result": said,
+        "metadata": {name: _sendable(each) for name, each in more.items() if each is not None},
+    }
+
+
+def _origin_of(result: Result) -> dict[str, str]:
+    """Say what made a result: the version, the judge with its recipe, and what a high score means."""
+    return {
+        "magistrate": __version__,
+        "recipe": result.recipe.line(),
+        "direction": result.scoring.direction,
     }
 
 
@@ -181,11 +210,16 @@ def _attributes(values: Mapping[str, str | float | None]) -> list[dict[str, Any]
             "key": name,
             "value": {"doubleValue": value}
             if isinstance(value, float)
-            else {"stringValue": value.encode("utf-8", "replace").decode()},
+            else {"stringValue": _sendable(value)},
         }
         for name, value in values.items()
         if value is not None
     ]
+
+
+def _sendable(text: str) -> str:
+    """Replace lone surrogates, which no server accepts."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def encoded(signal: Signal, value: Mapping[str, Any], encoding: Encoding) -> bytes:
@@ -239,7 +273,7 @@ class Sent:
 
 
 class Sender:
-    """Sends results to the OTLP server at `endpoint`, such as `http://localhost:4318`.
+    """Sends results to the server at `endpoint`, such as `http://localhost:4318`, over OTLP or to Phoenix.
 
     Requests that the server is too busy for, or does not answer, are retried, with `attempts` in all.
     Requests that it refuses or rejects are not. Redirects are not followed. `headers` may contain keys,
@@ -269,11 +303,23 @@ class Sender:
 
     def send(self, signal: Signal, value: Mapping[str, Any]) -> Sent:
         """Send an OTLP/JSON request built by `as_logs` or `as_spans`. Raises `SendError`."""
+        path = next(path for path, each in PATHS.items() if each == signal)
+        media = next(name for name, each in MEDIA_TYPES.items() if each == self._encoding)
         body = gzip.compress(encoded(signal, value, self._encoding), mtime=0)
+        headers = {"Content-Type": media, "Content-Encoding": "gzip"}
+        return self._partial(signal, self._retried(path, headers, body))
+
+    def annotate(self, value: Mapping[str, Any]) -> Sent:
+        """Send a request built by `as_annotations` to Phoenix. Raises `SendError`."""
+        body = json.dumps(value, allow_nan=False).encode()  # its API reads no compressed requests
+        self._retried(ANNOTATIONS, {"Content-Type": "application/json"}, body)
+        return Sent()
+
+    def _retried(self, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
         wait = FIRST_WAIT
         for attempt in range(1, self._attempts + 1):
             try:
-                return self._once(signal, body)
+                return self._once(path, headers, body)
             except SendError as error:
                 if not error.retryable or attempt == self._attempts:
                     raise
@@ -284,14 +330,13 @@ class Sender:
             wait = min(2 * wait, LONGEST_WAIT)
         raise AssertionError("no attempt was made")
 
-    def _once(self, signal: Signal, body: bytes) -> Sent:
-        path = next(path for path, each in PATHS.items() if each == signal)
-        media = next(name for name, each in MEDIA_TYPES.items() if each == self._encoding)
-        headers = {**self._headers, "Content-Type": media, "Content-Encoding": "gzip"}
-        request = HttpRequest(f"{self._endpoint}{path}", body, headers, method="POST")
+    def _once(self, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
+        both = {**self._headers, **headers}
+        request = HttpRequest(f"{self._endpoint}{path}", body, both, method="POST")
         try:
             with self._opener.open(request, timeout=self._timeout) as response:
-                return self._partial(signal, response.read(MOST_BYTES))
+                found: bytes = response.read(MOST_BYTES)
+                return found
         except HTTPError as error:
             with error:
                 named = {name.lower(): text for name, text in error.headers.items()}

@@ -233,7 +233,7 @@ class RuleFile(Part):
     """A whole rules file: rules, destinations of verdicts, alerts and retention."""
 
     rules: list[Rule] = Field(min_length=1, description="The rules; each one decides independently.")
-    send: list[SendPart] = Field(default=[], description="Where verdicts are sent, over OTLP.")
+    send: list[SendPart] = Field(default=[], description="Where verdicts are sent, over OTLP or to Phoenix.")
     alerts: list[AlertPart] = Field(default=[], description="Alerts on bounds of figures.")
     sinks: dict[str, SinkPart] = Field(default={}, description="The receivers of alerts, by name.")
     keep_days: float | None = Field(
