@@ -125,7 +125,7 @@ def test_it_stands_for_the_best_judge_that_is_on_this_machine(
     assert registry.spelled(registry.judge("auto")) == "auto", "it is the default on every machine"
     assert Auto().info.prompt != before, "verdicts of one and of the other are told apart"
     verdict = magistrate.judge(output=CONTEXT, context=CONTEXT)
-    assert isinstance(verdict, Verdict) and verdict.judge == "auto" and "detector" in verdict.details
+    assert isinstance(verdict, Verdict) and verdict.judge == "auto" and "novelty" in verdict.details
 
 
 # --- the recipe -----------------------------------------------------------------------------------

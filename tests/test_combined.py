@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,9 @@ import pytest
 from magistrate.detectors import large
 from magistrate.engines.none import NONE
 from magistrate.judges import combined
-from magistrate.judges.combined import Combined, Weights, log_odds
+from magistrate.judges.combined import Combined, Weights
 from magistrate.judges.novelty import Novelty
+from magistrate.metrics.calibration import log_odds, sigmoid
 from magistrate.types import Abstention, Outcome, Sample, Verdict
 from tiny_detector import write_detector
 
@@ -55,6 +58,25 @@ def test_the_score_adds_what_both_say() -> None:
         rare = verdict(output, base_rate=0.1)
         assert log_odds(rare.score) == pytest.approx(odds + log_odds(0.1), abs=1e-6)
         assert verdict(output, base_rate=1e-300).score < 0.01, "any share that is accepted can be assumed"
+
+
+def test_an_output_is_judged_by_its_sentences() -> None:
+    output = "The bridge is blue. It is painted red. Anna paid 900 euros."
+    found, sample = verdict(output), Sample("s", output, (BRIDGE,))
+    shares = [each["unsupported"] for each in found.details["sentences"]]
+    assert len(shares) == 3
+    assert found.score == pytest.approx(
+        1 - math.prod(1 - each for each in shares) ** (1 / math.sqrt(3)), abs=1e-3
+    )
+    compared = Combined("large").detector.model.read(sample)
+    for sentence, share in zip(compared.sentences, shares, strict=True):
+        alone = replace(sample, output=output[sentence.start : sentence.end])
+        counted = asyncio.run(Novelty().judge(alone, NONE))
+        assert isinstance(counted, Verdict)
+        odds = -0.5 + sentence.logit + 0.5 * log_odds(counted.score)
+        assert share == pytest.approx(sigmoid(odds), abs=1e-4), "from its meaning and its own wording"
+    flagged = [claim.probability for claim in found.claims if claim.probability is not None]
+    assert flagged and all(min(abs(each - share) for share in shares) < 1e-4 for each in flagged)
 
 
 def test_claims_are_sentences_and_facts_outside_of_them_that_the_context_lacks() -> None:

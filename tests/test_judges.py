@@ -11,7 +11,7 @@ import pytest
 
 from magistrate.constraints.lark import follow
 from magistrate.engines.scripted import ScriptedEngine
-from magistrate.errors import EngineError, SpecError
+from magistrate.errors import EngineError, InputError, SpecError
 from magistrate.judges import Candidates, Hallucination, Judge, Rubric, classifier, instance
 from magistrate.judges.registry import judge as named
 from magistrate.judges.registry import judge_entries
@@ -457,3 +457,10 @@ def test_bound_to_nothing_it_abstains_or_says_so() -> None:
     ):
         with pytest.raises(SpecError, match=message):
             FAITHFULNESS.bind(mapping)
+
+
+@pytest.mark.parametrize("field", ["context", "alternatives"])
+def test_one_text_in_place_of_several_is_refused(field: str) -> None:
+    """Its letters would be judged as so many texts."""
+    with pytest.raises(InputError, match=rf"{field} is a text, but must be a tuple of texts"):
+        Sample("a", "At nine.", **{field: "The museum opens at nine."})

@@ -1,4 +1,4 @@
-"""Fits log odds to what judges say of labelled sets, with the same weight for each family of sets."""
+"""Fits log odds to what judges say of the sentences of labelled sets; each family of sets has one weight."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
+from magistrate.metrics.calibration import TINY
 from magistrate.types import HALLUCINATED, Sample
 
 SHRINK = 0.02  # pulls the weights towards each other, because the sets judged differ from those fitted
@@ -15,13 +16,27 @@ SHRINK = 0.02  # pulls the weights towards each other, because the sets judged d
 
 @dataclass(frozen=True)
 class Part:
-    """A set: log odds of judges `[n, judges]`, labels `[n]` (hallucinated or not), contexts `[n]`."""
+    """A set: log odds of judges for each sentence `[sentences, judges]`, and the output of each sentence.
+
+    Outputs are numbered from 0 to n - 1, in the order of `truth` (hallucinated or not) and `groups` (the
+    number of its context).
+    """
 
     name: str
     family: str
     values: np.ndarray
+    outputs: np.ndarray
     truth: np.ndarray
     groups: np.ndarray
+
+    def odds(self, fit: np.ndarray) -> np.ndarray:
+        """Return the log odds of each output, with the intercept and weights `[1 + judges]` of sentences.
+
+        Each output's are the `joint_odds` of its sentences.
+        """
+        sentences = np.logaddexp(0, fit[0] + self.values @ fit[1:])
+        told = np.bincount(self.outputs, sentences) / np.sqrt(np.bincount(self.outputs))
+        return np.asarray(told + np.log(np.maximum(-np.expm1(-told), TINY)))
 
 
 def truth_of(samples: Sequence[Sample]) -> np.ndarray:
@@ -52,7 +67,7 @@ def fitted(learnt: Sequence[Part]) -> np.ndarray:
         weights, intercepts = at[:judges], at[judges:]
         total = SHRINK * ((weights - weights.mean()) ** 2).sum() * 2
         for each, share, intercept in zip(learnt, shares, intercepts, strict=True):
-            odds = intercept + each.values @ weights
+            odds = each.odds(np.array([intercept, *weights]))
             total += share @ np.logaddexp(0, np.where(each.truth, -odds, odds))
         return float(total)
 

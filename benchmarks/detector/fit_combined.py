@@ -2,11 +2,12 @@
 
 Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.fit_combined [--size large]
 
-Weights are fitted to the dev parts of the sets of `python -m benchmarks.quality`, and measured on their test
-parts, on the built-in set and on the everyday cases. Each family of sets has the same weight, and so has each
-label within a set. No weight is below 0. For each set the table has the AUROC of the detector, of
-`novelty` and of `combined`, the last two with weights fitted without the family of the set, the gain of
-`combined` over `novelty` with its interval (contexts resampled, paired), and balanced accuracies at .5.
+Weights of sentences are fitted to the dev parts of the sets of `python -m benchmarks.quality`, and measured
+on their test parts, on the built-in set, on the everyday cases and on half of these after one sentence of
+their context. Each family of sets has the same weight, and so has each label within a set. No weight is below
+0. For each set the table has the AUROC of the detector, of `novelty` and of `combined`, the last two with
+weights fitted without the family of the set, the gain of `combined` over `novelty` with its interval
+(contexts resampled, paired), and balanced accuracies at .5.
 
 `--write` writes the weights for this size to src/magistrate/judges/combined.toml.
 """
@@ -18,21 +19,23 @@ import asyncio
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from benchmarks.detector.fit import Part, contexts_of, fitted, truth_of
-from benchmarks.detector.measure import EVERYDAY, HELD, logits_of
+from benchmarks.detector.measure import EVERYDAY, HELD, sentences_of
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
-from magistrate.detectors.detector import Detector, detector
-from magistrate.detectors.folder import SHIPPED
 from magistrate.detectors.large import pull
 from magistrate.engines.none import NONE
-from magistrate.judges.combined import WEIGHTS, log_odds
+from magistrate.features.splitting import sentences
+from magistrate.judges.combined import WEIGHTS, Combined
+from magistrate.judges.detector import Size
 from magistrate.judges.novelty import Novelty
+from magistrate.metrics.calibration import log_odds
 from magistrate.metrics.paired import Figures
 from magistrate.metrics.resampling import difference_of, draws_of
 from magistrate.types import Sample, Verdict
@@ -51,16 +54,18 @@ def main() -> None:
     parser.add_argument("--size", choices=["small", "large"], default="small")
     parser.add_argument("--write", action="store_true", help="write judges/combined.toml")
     told = parser.parse_args()
+    if told.size == "large":
+        pull()
     learnt, tested = parts(told.size, told.most)
     print(f"{'set':<26}{'n':>6}  detector  novelty  combined  gain [95 %]          at .5: novelty combined")
     gains, without = [], {}
-    for each in tested:
+    for each, new in tested:
         others = [part for part in learnt if part.family != each.family]
         fit = fitted(others)
         if each.family in FAMILIES:
             without[each.family] = weights(fit, others)
-        gains.append(show(each, fit[0] + each.values @ fit[1:]))
-    print(f"mean gain of the sets that are not ours: {np.mean(gains[:-2]):+.3f}")
+        gains.append(show(each, new, each.odds(fit)))
+    print(f"mean gain of the sets that are not ours: {np.mean(gains[:-3]):+.3f}")
     fit = fitted(learnt)
     print("fitted to all: intercept, detector, novelty", fit.round(3))
     if told.write:
@@ -71,37 +76,58 @@ def main() -> None:
         print("written:", WEIGHTS)
 
 
-def parts(size: str, most: int) -> tuple[list[Part], list[Part]]:
-    """Return the sets to fit to, and those to measure on."""
-    model = detector(pull() if size == "large" else SHIPPED)
-    learnt, tested = [part(model, "held", "held", twins(HELD))], []
+def parts(size: Size, most: int) -> tuple[list[Part], list[tuple[Part, np.ndarray]]]:
+    """Return the sets to fit to, and those to measure on with novelty's log odds of their outputs."""
+    learnt, tests = [part(size, "held", "held", twins(HELD))], []
     for each in filter(here, SETS):
         split = draw(each, most)
-        learnt.append(part(model, f"{each.name}-dev", each.family, split.dev[: most // 2]))
-        tested.append(part(model, each.name, each.family, split.test))
-    tested.append(part(model, "quickstart", "quickstart", list(load("quickstart"))))
-    tested.append(part(model, "everyday", "everyday", twins(EVERYDAY)))
-    return learnt, tested
+        learnt.append(part(size, f"{each.name}-dev", each.family, split.dev[: most // 2]))
+        tests.append((each.name, each.family, split.test))
+    tests.append(("quickstart", "quickstart", list(load("quickstart"))))
+    tests.append(("everyday", "everyday", twins(EVERYDAY)))
+    tests.append(("everyday, after one", "everyday", after_one(twins(EVERYDAY))))
+    return learnt, [(part(size, *each), asyncio.run(counted(*each[1:]))) for each in tests]
 
 
-def part(model: Detector, name: str, family: str, samples: Sequence[Sample]) -> Part:
-    """Return what both judges say of a set."""
-    judge = Novelty(without=family if family in FAMILIES else "")
-    values = np.column_stack([logits_of(model, samples), asyncio.run(wording(judge, samples))])
-    return Part(name, family, values, truth_of(samples), contexts_of(samples))
+def part(size: Size, name: str, family: str, samples: Sequence[Sample]) -> Part:
+    """Return what both judges say of the sentences of a set."""
+    judge = Combined(size, without=known(family))
+    values, outputs = [], []
+    read = sentences_of(judge.detector.model, samples)
+    for at, (sample, found) in enumerate(zip(samples, read, strict=True)):
+        wording = asyncio.run(judge.wording(sample, [(start, end) for start, end, _ in found], NONE))
+        values += [(logit, new) for (*_, logit), new in zip(found, wording, strict=True)]
+        outputs += [at] * len(found)
+    return Part(name, family, np.array(values), np.array(outputs), truth_of(samples), contexts_of(samples))
 
 
-async def wording(judge: Novelty, samples: Sequence[Sample]) -> list[float]:
-    """Return the log odds of novelty, 0 where it abstains."""
+async def counted(family: str, samples: Sequence[Sample]) -> np.ndarray:
+    """Return novelty's log odds of outputs, 0 where it abstains."""
+    judge = Novelty(without=known(family))
     outcomes = [await judge.judge(each, NONE) for each in samples]
-    return [log_odds(each.score) if isinstance(each, Verdict) else 0.0 for each in outcomes]
+    return np.array([log_odds(each.score) if isinstance(each, Verdict) else 0.0 for each in outcomes])
 
 
-def show(each: Part, odds: np.ndarray) -> float:
+def after_one(samples: Sequence[Sample]) -> list[Sample]:
+    """Return every second pair, each output after one sentence of its context, which is supported."""
+    found = []
+    for each in (each for at, each in enumerate(samples) if at // 2 % 2 == 0):
+        text = each.context[0]
+        start, end = sentences(text)[0]
+        found.append(replace(each, output=f"{text[start:end].strip()} {each.output}"))
+    return found
+
+
+def known(family: str) -> str:
+    """Return the family if there are weights without it, else an empty string."""
+    return family if family in FAMILIES else ""
+
+
+def show(each: Part, new: np.ndarray, odds: np.ndarray) -> float:
     """Print a line of the table; return the gain in AUROC of `combined` over `novelty`."""
     one = np.ones((1, len(odds)))
     drawn, values = [], []
-    for scores in (each.values[:, 0], each.values[:, 1], odds):
+    for scores in (each.odds(np.array([0.0, 1.0, 0.0])), new, odds):
         figures = Figures(each.truth, scores >= 0, scores, ("auroc", "balanced_accuracy"))
         values.append(figures(one)[0])
         drawn.append(draws_of(figures, each.groups)[:, 0])

@@ -28,6 +28,7 @@ from magistrate.detectors import windows
 from magistrate.detectors.detector import Detector, detector
 from magistrate.detectors.folder import CARD, MANIFEST, SHIPPED, Figure, Manifest, read_manifest
 from magistrate.detectors.large import LEARNT, pull
+from magistrate.metrics.calibration import joint_odds
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.training.detector.training import card
 from magistrate.types import Sample
@@ -59,13 +60,14 @@ def calibrated(model: Detector, most: int) -> tuple[float, float]:
     """Return scale and offset of the map to probabilities, fitted to families that were not trained on."""
     sets = [("held", "held", twins(HELD))]
     sets += [(each.name, each.family, list(draw(each, 2 * most).dev[:most])) for each in filter(here, SETS)]
-    offset, scale = fitted(
-        [
-            Part(name, family, np.array([logits_of(model, some)]).T, truth_of(some), contexts_of(some))
-            for name, family, some in sets
-        ]
-    )
+    offset, scale = fitted([part(model, *each) for each in sets])
     return float(scale), float(offset)
+
+
+def part(model: Detector, name: str, family: str, samples: Sequence[Sample]) -> Part:
+    """Return a set with the detector's logits of outputs, as if each were one sentence."""
+    values = np.array([logits_of(model, samples)]).T
+    return Part(name, family, values, np.arange(len(samples)), truth_of(samples), contexts_of(samples))
 
 
 def measured(model: Detector, manifest: Manifest, most: int) -> Iterator[Figure]:
@@ -89,8 +91,18 @@ def measured(model: Detector, manifest: Manifest, most: int) -> Iterator[Figure]
         yield figure(f"everyday, {kind}", some, said, manifest)
 
 
-def logits_of(model: Detector, samples: Sequence[Sample], work: Path = WORK) -> list[float]:
-    """Return the logit of each sample by a detector; kept in `work` by network, reading and samples."""
+def logits_of(model: Detector, samples: Sequence[Sample]) -> list[float]:
+    """Return the logit of each sample by a detector."""
+    return [joint_odds([logit for *_, logit in each]) for each in sentences_of(model, samples)]
+
+
+def sentences_of(
+    model: Detector, samples: Sequence[Sample], work: Path = WORK
+) -> list[list[tuple[int, int, float]]]:
+    """Return start, end and logit of each sentence of the samples; kept in `work`.
+
+    The file is named after the network, how it reads, and the samples.
+    """
     known = model.manifest.model_dump(include={"files", "readings", "window"})
     held = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
     for module in (windows, network):  # how it reads decides as well
@@ -99,11 +111,11 @@ def logits_of(model: Detector, samples: Sequence[Sample], work: Path = WORK) -> 
         held.update(json.dumps([each.id, each.input, each.sources, each.output]).encode())
     kept = work / f"{held.hexdigest()[:16]}.json"
     if not kept.is_file():
-        found = json.dumps(model.logits(samples))
+        found = [[(one.start, one.end, one.logit) for one in model.read(each).sentences] for each in samples]
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(found, encoding="utf-8")
-    told: list[float] = json.loads(kept.read_text(encoding="utf-8"))
-    return told
+        kept.write_text(json.dumps(found), encoding="utf-8")
+    told = json.loads(kept.read_text(encoding="utf-8"))
+    return [[(start, end, logit) for start, end, logit in each] for each in told]
 
 
 def figure(

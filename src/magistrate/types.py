@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from magistrate import _text
-from magistrate.errors import NoVerdict
+from magistrate.errors import InputError, NoVerdict
 
 FAITHFUL = "faithful"
 HALLUCINATED = "hallucinated"
@@ -54,7 +54,8 @@ class Turn:
 class Sample:
     """One text to judge (`output`) and the text that it must be faithful to (`context`).
 
-    `label` is a person's decision, `faithful` or `hallucinated`, if there is one; `spans` are offsets into
+    `context` and `alternatives` are tuples of texts; a single text raises `InputError`. `label` is a person's
+    decision, `faithful` or `hallucinated`, if there is one; `spans` are offsets into
     `output`. `output` is None only before a task has produced it. `messages` are the conversation before
     the output; the output may rely on them as on the context.
     """
@@ -69,6 +70,11 @@ class Sample:
     label: str | None = None
     spans: tuple[Span, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("context", "alternatives"):
+            if isinstance(getattr(self, name), str):
+                raise InputError(f"{name} is a text, but must be a tuple of texts: {name}=(text,)")
 
     def answered(self) -> Sample:
         """Return this sample with the assistant's last message as its output, if it has no output.

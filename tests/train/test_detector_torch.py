@@ -243,12 +243,25 @@ def test_the_loss_of_an_output_of_which_only_the_label_is_known_is_that_of_its_l
 # --- the loop -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["start", "large"])
+def test_what_is_new_in_a_network_is_the_same_for_the_same_seed(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(kind)
+    torch.manual_seed(5)
+    one = weights_of(from_base(folder, seed=1))
+    torch.manual_seed(6)
+    assert one == weights_of(from_base(folder, seed=1))
+    assert one != weights_of(from_base(folder, seed=2))
+
+
 def test_a_training_that_was_stopped_ends_with_the_same_bytes(start: Path, tmp_path: Path) -> None:
     every = Same(read(start, *rows()))
 
     def made(folder: str) -> Training:
-        torch.manual_seed(1)
-        return Training(from_base(start), every, "rows", replace(SCHEDULE, tokens=9000), tmp_path / folder)
+        return Training(
+            from_base(start, seed=1), every, "rows", replace(SCHEDULE, tokens=9000), tmp_path / folder
+        )
 
     whole = made("whole")
     assert whole.run()

@@ -19,7 +19,7 @@ from magistrate.detectors.windows import Passage, Reader, Sentence, Window
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.errors import InputError, ModelError
 from magistrate.features.frames import without_phrases
-from magistrate.metrics.calibration import sigmoid
+from magistrate.metrics.calibration import joint_odds, sigmoid
 from magistrate.types import Sample
 
 if TYPE_CHECKING:
@@ -82,12 +82,8 @@ class Detection:
 
     @property
     def logit(self) -> float:
-        """Half the logit of the worst sentence and half their mean.
-
-        An output is as unsupported as its worst sentence, but the worst of many is high by chance alone.
-        """
-        logits = [each.logit for each in self.sentences]
-        return (max(logits) + sum(logits) / len(logits)) / 2
+        """The log odds that the output is not supported, from those of its sentences."""
+        return joint_odds([each.logit for each in self.sentences])
 
     @property
     def words(self) -> tuple[Word, ...]:
@@ -129,15 +125,16 @@ class Detector:
             sum(len(window.ids) for window in (*pairs, *windows)),
         )
 
+    def read(self, sample: Sample) -> Detection:
+        """Score a sample's output. Raises `InputError` if it has no readable text."""
+        found = self.detect(sample)
+        if found is None:
+            raise InputError(f"sample {sample.id!r} has no output that the detector can read")
+        return found
+
     def logits(self, samples: Sequence[Sample]) -> list[float]:
         """Return the logit of each sample's output. Raises `InputError` for one without readable text."""
-        found = []
-        for each in samples:
-            told = self.detect(each)
-            if told is None:
-                raise InputError(f"sample {each.id!r} has no output that the detector can read")
-            found.append(told.logit)
-        return found
+        return [self.read(each).logit for each in samples]
 
     def _logits(self, windows: Sequence[Window]) -> list[np.ndarray]:
         """Return float32 `[tokens, 4]` for each window, in order."""

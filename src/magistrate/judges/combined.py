@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -19,7 +18,7 @@ from magistrate.judges.base import JudgeInfo
 from magistrate.judges.detector import NOTHING, SUMMARIES, Detector, Size
 from magistrate.judges.novelty import Novelty, facts_not_there
 from magistrate.judges.verdicts import LABELS, READS, label_of, probability_of
-from magistrate.metrics.calibration import EVEN, check_base_rate, shifted_odds, sigmoid
+from magistrate.metrics.calibration import EVEN, check_base_rate, joint_odds, log_odds, shifted_odds, sigmoid
 from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
@@ -32,9 +31,9 @@ SAID_MOST = 3  # facts in an explanation, at most
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The log odds of *hallucinated* at even odds are `intercept + detector * D + novelty * N`.
+    """The log odds that a sentence is not supported are `intercept + detector * D + novelty * N`.
 
-    D is the logit of the detector before calibration, N the log odds of `novelty`.
+    D is its logit from the detector before calibration, N its log odds from `novelty`, both at even odds.
     """
 
     intercept: float
@@ -65,14 +64,9 @@ def weights(size: Size, without: str = "") -> Weights:
     )
 
 
-def log_odds(probability: float) -> float:
-    """Return ln(p / (1 - p)) of a probability between 0 and 1."""
-    return math.log(probability / (1 - probability))
-
-
 @dataclass(frozen=True)
 class Combined:
-    """Adds up what a trained detector says of the meaning and what `novelty` says of the wording.
+    """Adds up what a trained detector says of the meaning of each sentence, and `novelty` of its wording.
 
     The score is the probability that the output is hallucinated, if a share `base_rate` of outputs is. At
     .5 and above the label is `hallucinated`. Claims are the sentences that the context contradicts or does
@@ -125,17 +119,16 @@ class Combined:
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         if what := strange(sample):
             return await self._by_wording(sample, engine, what)
-        counted = await replace(self.novelty, base_rate=EVEN).judge(sample, engine)
         found = await asyncio.to_thread(self.detector.model.detect, sample)
         if found is None:
             return Abstention(sample.id, self.name, "no_output", NOTHING)
-        told = weights(self.size, self.without)
-        # Without a verdict of novelty there was nothing to look up, which speaks for neither label.
-        new = counted.score if isinstance(counted, Verdict) else EVEN
-        odds = told.intercept + told.detector * found.logit + told.novelty * log_odds(new)
-        score = sigmoid(shifted_odds(odds, self.base_rate))
+        places = [(each.start, each.end) for each in found.sentences]
+        wording = await self.wording(sample, places, engine)
+        odds = self.odds(found, wording)
+        score = sigmoid(shifted_odds(joint_odds(odds), self.base_rate))
         label = label_of(score, EVEN)
-        claims, facts = self._claims(sample, found) if label == HALLUCINATED else ([], [])
+        shares = [sigmoid(shifted_odds(each, self.base_rate)) for each in odds]
+        claims, facts = self._claims(sample, found, shares) if label == HALLUCINATED else ([], [])
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
@@ -145,11 +138,28 @@ class Combined:
             explanation=_explained(found, claims, facts),
             claims=tuple(sorted((*claims, *facts), key=lambda each: each.output_quote.start)),
             details={
-                **self.detector.details(sample, found),
-                "detector": round(found.logit, 4),
-                "novelty": round(new, 4),
+                **self.detector.details(sample, found, shares),
+                "novelty": [round(sigmoid(each), 4) for each in wording],
             },
         )
+
+    async def wording(
+        self, sample: Sample, sentences: Sequence[tuple[int, int]], engine: Engine
+    ) -> list[float]:
+        """Return the log odds by novelty of sentences `[start, end)`, at even odds; 0 if it abstains."""
+        judge, output = replace(self.novelty, base_rate=EVEN), sample.output or ""
+        told = [
+            await judge.judge(replace(sample, output=output[start:end]), engine) for start, end in sentences
+        ]
+        return [log_odds(each.score) if isinstance(each, Verdict) else 0.0 for each in told]
+
+    def odds(self, found: Detection, wording: Sequence[float]) -> list[float]:
+        """Return the log odds of *not supported* of each sentence, at even odds; `wording` is novelty's."""
+        told = weights(self.size, self.without)
+        return [
+            told.intercept + told.detector * each.logit + told.novelty * new
+            for each, new in zip(found.sentences, wording, strict=True)
+        ]
 
     async def _by_wording(self, sample: Sample, engine: Engine, why: str) -> Outcome:
         """Judge what the detector cannot read, for the reason `why`."""
@@ -161,9 +171,11 @@ class Combined:
             counted, judge=self.name, explanation=reason, details={**counted.details, "detector": why}
         )
 
-    def _claims(self, sample: Sample, found: Detection) -> tuple[list[Claim], list[Claim]]:
-        """Return the claims of the detector, and the facts outside of them that the context lacks."""
-        claims = list(self.detector.claims(sample, found))
+    def _claims(
+        self, sample: Sample, found: Detection, shares: Sequence[float]
+    ) -> tuple[list[Claim], list[Claim]]:
+        """Return claims for sentences, and for the facts outside of them that the context lacks."""
+        claims = list(self.detector.claims(sample, found, shares))
         taken = [each.output_quote for each in claims]
         facts = [
             each

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -131,27 +131,31 @@ class Detector(FolderJudge):
             return Abstention(sample.id, self.name, "no_output", NOTHING)
         score = self.probability(found.logit)
         label = label_of(score, self.threshold)
+        shares = [self.probability(each.logit) for each in found.sentences]
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
             label=label,
             score=score,
             probability=probability_of(label, score),
-            claims=tuple(self.claims(sample, found)) if label == HALLUCINATED else (),
-            details=self.details(sample, found),
+            claims=tuple(self.claims(sample, found, shares)) if label == HALLUCINATED else (),
+            details=self.details(sample, found, shares),
         )
 
-    def details(self, sample: Sample, found: Detection) -> dict[str, object]:
-        """Return the scores of each sentence and word, as plain values."""
+    def details(self, sample: Sample, found: Detection, shares: Sequence[float]) -> dict[str, object]:
+        """Return the scores of each sentence and word, as plain values.
+
+        `shares` are the probabilities, in [0, 1], that the sentences are not supported.
+        """
         return {
             "sentences": [
                 {
                     "start": each.start,
                     "end": each.end,
-                    "unsupported": round(self.probability(each.logit), 4),
+                    "unsupported": round(unsupported, 4),
                     **{name: round(share, 4) for name, share in zip(KINDS, each.shares, strict=True)},
                 }
-                for each in found.sentences
+                for each, unsupported in zip(found.sentences, shares, strict=True)
             ],
             "heat": heat_map(
                 "not supported by the context",
@@ -169,18 +173,20 @@ class Detector(FolderJudge):
         """Return the calibrated probability, in [0, 1], that a text with this logit is not supported."""
         return self.manifest.probability(logit, self.base_rate)
 
-    def claims(self, sample: Sample, found: Detection) -> Iterator[Claim]:
-        """Yield a claim for each sentence with at least `threshold`, or else for the worst one."""
-        worst = sorted(found.sentences, key=lambda each: -each.logit)[:MOST_CLAIMS]
-        said = [each for each in worst if self.probability(each.logit) >= self.threshold] or worst[:1]
-        for each in sorted(said, key=lambda each: each.start):
-            yield self._claim(sample, each)
+    def claims(self, sample: Sample, found: Detection, shares: Sequence[float]) -> Iterator[Claim]:
+        """Yield a claim for each sentence with at least `threshold`, or else for the worst one.
 
-    def _claim(self, sample: Sample, sentence: SentenceScores) -> Claim:
+        `shares` are the probabilities, in [0, 1], that the sentences are not supported.
+        """
+        worst = sorted(zip(found.sentences, shares, strict=True), key=lambda each: -each[1])[:MOST_CLAIMS]
+        told = [each for each in worst if each[1] >= self.threshold] or worst[:1]
+        for sentence, share in sorted(told, key=lambda each: each[0].start):
+            yield self._claim(sample, sentence, share)
+
+    def _claim(self, sample: Sample, sentence: SentenceScores, share: float) -> Claim:
         output = sample.output or ""
         start, end = deciding(sentence, self.manifest.token_threshold)
         against = sentence.against
-        share = self.probability(sentence.logit)
         if against is None:
             return unsupported(output, start, end, "the context does not say this", share)
         return Claim(

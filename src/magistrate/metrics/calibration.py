@@ -18,10 +18,10 @@ are clipped likewise.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from math import exp, isfinite, log
+from math import exp, expm1, isfinite, log, log1p, sqrt
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from magistrate.errors import InputError, SpecError
@@ -264,6 +264,7 @@ def _between(score: float, points: tuple[float, ...], values: tuple[float, ...])
 # probabilities alone (Saerens, Latinne and Decaestecker 2002).
 
 EVEN = 0.5
+TINY = 1e-300  # keeps a logarithm finite
 LEAST, MOST = 0.01, 0.99  # no batch is assumed to have only one class
 STEPS, STILL = 1_000, 1e-6  # maximum rounds, and the change of the share below which rounds stop
 
@@ -277,6 +278,19 @@ def check_base_rate(base_rate: float) -> None:
 def shifted_odds(odds: float, base_rate: float, fitted: float = EVEN) -> float:
     """Convert log odds from a base rate of `fitted` hallucinated outputs to a base rate of `base_rate`."""
     return odds + log_odds(base_rate) - log_odds(fitted)
+
+
+def joint_odds(odds: Sequence[float]) -> float:
+    """Return the log odds that a text is not supported, from those of its sentences, at least one.
+
+    A text is supported if all of its sentences are. Errors of one text go together, so n sentences count as
+    √n independent ones: its probability of *supported* is the product of theirs to the power of 1 / √n.
+
+    >>> round(joint_odds([1.5]), 9), round(joint_odds([-2.0, -2.0, -2.0, -2.0]), 2)
+    (1.5, -1.24)
+    """
+    told = sum(max(each, 0.0) + log1p(exp(-abs(each))) for each in odds) / sqrt(len(odds))
+    return told + log(max(-expm1(-told), TINY))
 
 
 def estimated_base_rate(probabilities: Iterable[float], fitted: float = EVEN) -> float:

@@ -153,11 +153,11 @@ def _others_name(name: str) -> str:
     return mpnet_name(rest) if encoder == "encoder" else name
 
 
-def from_base(folder: Path, update: Path | None = None) -> Network:
+def from_base(folder: Path, update: Path | None = None, seed: int = 0) -> Network:
     """Create a network from the weights of a Hugging Face BERT or MPNet with new heads, or of a `Network`.
 
-    `update` is the file of an earlier update of an MPNet. Raises `ModelError` if the weights cannot be read
-    or some are missing.
+    `update` is the file of an earlier update of an MPNet. New weights are random, the same for the same
+    `seed`. Raises `ModelError` if the weights cannot be read or some are missing.
     """
     kind = json_of(folder / "config.json").get("model_type")
     if kind not in MODELS:
@@ -187,7 +187,9 @@ def from_base(folder: Path, update: Path | None = None) -> Network:
     missing, _ = encoder.load_state_dict(weights, strict=False)
     if missing := [name for name in missing if "position_ids" not in name]:
         raise ModelError(f"{folder} lacks weights of its encoder: {', '.join(missing[:3])}")
-    network = Network(encoder)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = Network(encoder)
     if update is not None:
         network.begin_with(update)
     return network

@@ -201,7 +201,7 @@ def train_on_labels(
             "all outputs with one label are too long for a window: add spans, or shorter outputs"
         )
     total = sum(each.length for each in every)
-    network = from_base(base.folder, base.update)
+    network = from_base(base.folder, base.update, schedule.seed)
     training = Training(
         network,
         _All(every),
@@ -249,7 +249,7 @@ def train_on_recipe(
     _check_labels(calibrate_on, "samples to calibrate on", LEAST_LABELS)
     work = _work(folder, force=force)
     rounds = pool(recipe, data, base.folder / "tokenizer.json", lexicon, work / "examples")
-    network = from_base(base.folder, base.update)
+    network = from_base(base.folder, base.update, schedule.seed)
     training = Training(
         network, rounds, f"{base.sha256} {recipe.model_dump_json()}", schedule, work, device=_device(device)
     )
