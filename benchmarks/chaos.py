@@ -30,7 +30,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -392,6 +392,10 @@ class Row:
     struck: bool
 
     @property
+    def is_good(self) -> bool:
+        return self.struck and not (self.lost or self.twice or self.wrong)
+
+    @property
     def cells(self) -> list[str]:
         numbers = [str(self.lost), str(self.twice), str(self.wrong), f"{self.seconds:.1f}", str(self.code)]
         return [self.fault, *numbers, self.seen]
@@ -472,29 +476,71 @@ def written(name: str, told: str, lines: Iterable[str]) -> str:
     return re.sub(f"{begin}.*?{end}", lambda _: block, page, flags=re.DOTALL)
 
 
-def arguments(about: str | None, size: str, default: int) -> argparse.Namespace:
-    """Return what the command line asks for; `size` is the option for how many there are in a row."""
+class Tried(Protocol):
+    """What became of a fault, as a row of a table."""
+
+    @property
+    def is_good(self) -> bool: ...
+
+    @property
+    def cells(self) -> list[str]: ...
+
+
+class Named(Protocol):
+    """A fault."""
+
+    @property
+    def name(self) -> str: ...
+
+
+F = TypeVar("F", bound=Named)
+
+
+def tried(
+    faults: Sequence[F],
+    suffer: Callable[[F, int, Path], Tried],
+    *,
+    about: str | None,
+    name: str,
+    columns: Sequence[str],
+    size: tuple[str, int],
+    told: Callable[[int], str],
+) -> int:
+    """Inject the faults that the command line asks for, print their rows, and write them to the page.
+
+    `size` is the option for how many samples or answers there are in a row, and its default. `told` says it
+    above the table `name` of the page. Returns the exit status: 1 if any row is not good.
+    """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(size, type=int, default=default, dest="size")
+    parser.add_argument(size[0], type=int, default=size[1], dest="size")
     parser.add_argument("--only", default="", metavar="WORD", help="faults whose name holds this word")
     parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, fault in enumerate(each for each in faults if asked.only in each.name):
+            row = suffer(fault, asked.size, Path(scratch) / str(number))
+            rows.append(row)
+            print(f"{' · '.join(row.cells)}", flush=True)
+    lines = list(table(columns, [row.cells for row in rows]))
+    print("\n".join(["", *lines]))
+    if asked.write:
+        PAGE.write_text(written(name, told(asked.size), lines), encoding="utf-8")
+    return int(not all(row.is_good for row in rows))
 
 
 def main() -> int:
-    asked = arguments(__doc__, "--samples", 500)
-    rows = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for number, fault in enumerate(each for each in FAULTS if asked.only in each.name):
-            row = suffered(fault, asked.size, Path(scratch) / str(number))
-            rows.append(row)
-            print(f"{' · '.join(row.cells)}", flush=True)
-    lines = list(table(COLUMNS, [row.cells for row in rows]))
-    print("\n".join(["", *lines]))
-    if asked.write:
-        told = f"{asked.size} samples a row, two cores, {{day}}; seconds hold every process that was started."
-        PAGE.write_text(written("chaos", told, lines), encoding="utf-8")
-    return int(any(row.lost or row.twice or row.wrong or not row.struck for row in rows))
+    return tried(
+        FAULTS,
+        suffered,
+        about=__doc__,
+        name="chaos",
+        columns=COLUMNS,
+        size=("--samples", 500),
+        told=lambda size: (
+            f"{size} samples a row, two cores, {{day}}; seconds hold every process that was started."
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,13 +41,10 @@ from urllib.request import Request, urlopen
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.chaos import (  # which finds what tests share
-    PAGE,
     SEED,
-    arguments,
     replied,
     spared,
-    table,
-    written,
+    tried,
 )
 from fault_server import MODEL, FaultServer, fault_server
 
@@ -788,19 +784,15 @@ def counted(scene: Scene) -> Row:
 
 
 def main() -> int:
-    asked = arguments(__doc__, "--answers", 60)
-    rows = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for number, fault in enumerate(each for each in FAULTS if asked.only in each.name):
-            row = suffered(fault, asked.size, Path(scratch) / str(number))
-            rows.append(row)
-            print(f"{' · '.join(row.cells)}", flush=True)
-    lines = list(table(COLUMNS, [row.cells for row in rows]))
-    print("\n".join(["", *lines]))
-    if asked.write:
-        told = f"{asked.size} answers in {3 * asked.size} spans a row, two cores, {{day}}."
-        PAGE.write_text(written("chaos watch", told, lines), encoding="utf-8")
-    return int(not all(row.is_good for row in rows))
+    return tried(
+        FAULTS,
+        suffered,
+        about=__doc__,
+        name="chaos watch",
+        columns=COLUMNS,
+        size=("--answers", 60),
+        told=lambda size: f"{size} answers in {3 * size} spans a row, two cores, {{day}}.",
+    )
 
 
 if __name__ == "__main__":

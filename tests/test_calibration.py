@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from dataclasses import replace
 from math import log
@@ -20,6 +21,7 @@ from sklearn.calibration import _SigmoidCalibration, calibration_curve
 from sklearn.isotonic import IsotonicRegression
 
 import magistrate
+from benchmarks.detector.fit import Part
 from magistrate import ScriptedEngine
 from magistrate.analysis.calibration import (
     LEAST,
@@ -33,7 +35,15 @@ from magistrate.analysis.columns import Columns
 from magistrate.api.calibrate import Calibration, calibrate
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.calibration_file import CalibrationFile, read_calibration, write_calibration
-from magistrate.metrics.calibration import CLIP, METHODS, Calibrator, fitted, shifted
+from magistrate.metrics.calibration import (
+    CLIP,
+    METHODS,
+    Calibrator,
+    fitted,
+    joint_odds,
+    shifted,
+    sigmoid,
+)
 from magistrate.metrics.classification import Estimate
 from magistrate.metrics.reliability import LOSSES, reliability
 from magistrate.metrics.thresholds import Aim, Unreachable
@@ -652,3 +662,18 @@ def test_copies_in_one_context_make_no_interval_narrower() -> None:
     assert copied.value == pytest.approx(once.value)
     widths = [each.high - each.low for each in (once, copied)]  # type: ignore[operator]
     assert widths[1] == pytest.approx(widths[0], rel=0.1)
+
+
+@given(st.lists(st.floats(-700, 700), min_size=1, max_size=30))
+def test_joint_odds_are_those_of_as_many_independent_sentences_as_the_root_of_their_number(
+    odds: list[float],
+) -> None:
+    found = joint_odds(odds)
+    assert math.isfinite(found) and found == pytest.approx(joint_odds(odds[::-1]))
+    assert joint_odds(odds[:1]) == pytest.approx(odds[0], abs=1e-9)
+    assert found <= joint_odds([*odds[:-1], odds[-1] + 1]) + 1e-9, "no sentence makes another one better"
+    if max(map(abs, odds)) < 10:
+        supported = math.prod(1 - sigmoid(each) for each in odds) ** (1 / math.sqrt(len(odds)))
+        assert sigmoid(found) == pytest.approx(1 - supported, abs=1e-9)
+    part = Part("a", "a", np.array([odds]).T, np.zeros(len(odds), int), np.zeros(1, bool), np.zeros(1, int))
+    assert part.odds(np.array([0.0, 1.0]))[0] == pytest.approx(found), "weights are fitted to the same"
