@@ -14,7 +14,7 @@ TRAIN_PIP := $(TRAIN)/bin/python -m pip --disable-pip-version-check --no-input
 RELEASE_PIP := $(RELEASE)/bin/python -m pip --disable-pip-version-check --no-input
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check --no-input
 ADAPTERS := opik phoenix deepeval ragas inspect mlflow argilla label_studio ray
-CLIENTS := sdk openinference_openai openinference_langchain traceloop_openai openai_v2 openai_v2_events phoenix_server
+CLIENTS := sdk openinference_openai openinference_langchain traceloop_openai openai_v2 openai_v2_events phoenix_server mlflow_server
 LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 
 .PHONY: all demo demo-watch test test-all test-train test-adapters test-clients lint format docs bench bench-peers chaos detector lock release release-check smoke clean
@@ -47,8 +47,8 @@ test-train: $(TRAIN)/.train  ## run the tests of training, which need torch
 test-adapters: $(ADAPTERS:%=.venv-adapters/%/.made)  ## run the tests of the adapters, each beside its framework
 	@for name in $(ADAPTERS); do .venv-adapters/$$name/bin/python -m pytest tests/adapters/test_$$name.py || exit 1; done
 
-test-clients: .venv/.dev $(CLIENTS:%=.venv-clients/%/.made)  ## let real clients send their spans, and ask a real Phoenix, each in an environment of its own
-	$(BIN)/python -m pytest tests/clients/test_clients.py tests/clients/test_phoenix_server.py
+test-clients: .venv/.dev $(CLIENTS:%=.venv-clients/%/.made)  ## let real clients send their spans, and ask a real Phoenix and a real MLflow, each in an environment of its own
+	$(BIN)/python -m pytest tests/clients/test_clients.py tests/clients/test_phoenix_server.py tests/clients/test_mlflow_server.py
 
 lint: .venv/.dev  ## format check, lint and types
 	$(BIN)/ruff format --check .
@@ -145,7 +145,7 @@ $(RELEASE)/.release: requirements-release.txt | $(RELEASE)/.made
 	$(BIN)/uv pip install --quiet --python $(@D)/bin/python -r $< -e '.[openai]'
 	@touch $@
 
-# So has each client that sends spans, and the server of Phoenix; Magistrate is in none of them.
+# So has each client that sends spans, and the servers of Phoenix and of MLflow; Magistrate is in none of them.
 .venv-clients/%/.made: requirements-clients/%.txt | .venv/.dev
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
 	$(BIN)/uv pip install --quiet --python $(@D)/bin/python -r $<

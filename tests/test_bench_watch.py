@@ -19,3 +19,10 @@ def test_all_figures_are_printed_and_nothing_is_lost(capsys: pytest.CaptureFixtu
     assert float(re.findall(r"judged by novelty +([\d.,]+) answers", told)[0].replace(",", "")) > 0
     assert "10 of 10 judged, lag " in told
     assert re.search(r"memory of the server: \S+ (MB|told) after the first verdict, .*meanwhile", told)
+
+
+def test_phoenix_is_compared_within_each_round() -> None:
+    found = watch.Ingested((100, 300, 200), (9000, 9000, 9000), (50, 100, 50))
+    told = "\n".join(watch.ingested_lines(found))
+    assert re.search(r"ingested by Phoenix +50 spans a second, accepted before at 9,000 a second", told)
+    assert "stores 3.0 times as many spans a second as Phoenix (2.0 to 4.0 in 3 rounds)" in told

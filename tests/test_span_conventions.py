@@ -92,6 +92,11 @@ def test_what_was_taken_from_where() -> None:
     assert [each["score"] for each in metadata["documents"]] == [1.0, 0.9]
 
 
+def test_the_model_is_told_where_its_name_is_json() -> None:
+    sample = only(CONVENTIONS["mlflow"]()).sample
+    assert sample is not None and sample.metadata["model"] == "gpt"
+
+
 def test_attributes_are_those_of_the_span_its_root_and_its_resource() -> None:
     agent, search, call = genai()
     root = span(9, None, "POST /ask", 0, 11, attributes={"http.route": "/ask"})

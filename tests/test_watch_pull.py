@@ -78,11 +78,15 @@ class PhoenixStandin(Tracker):
 
 
 class MlflowStandin(Tracker):
-    """Traces by id, as `search` tells of them and `batchGet` gives them; those under way have no duration."""
+    """Traces by id, as `search` tells of them and `batchGet` gives them; those under way have no duration.
+
+    The spans of some are in `files`. As MLflow does, it fails if one of these is asked for with others.
+    """
 
     def __init__(self, *says: tuple[int, dict[str, str], bytes] | None) -> None:
         super().__init__(*says)
         self.traces: dict[str, dict[str, Any]] = {}
+        self.files: dict[str, tuple[int, dict[str, str], bytes]] = {}
 
     def add(
         self, number: int, output: str = RIGHT, *, began: float = 0, state: str = "OK", spans: int = 1
@@ -90,6 +94,7 @@ class MlflowStandin(Tracker):
         """A trace that began so many seconds after noon."""
         trace_id, at = f"tr-{number:032x}", NOON + timedelta(seconds=began)
         info = {"trace_id": trace_id, "state": state, "request_time": at.isoformat().replace("+00:00", "Z")}
+        info |= {"tags": {"mlflow.trace.spansLocation": "TRACKING_STORE"}}
         one = {
             "trace_id": b64encode(number.to_bytes(16)).decode(),
             "span_id": b64encode(bytes([7] * 8)).decode(),
@@ -104,9 +109,34 @@ class MlflowStandin(Tracker):
         }
         self.traces[trace_id] = {"trace_info": info, "spans": [one] * spans}
 
+    def add_file(self, number: int, tags: dict[str, str], status: int = 200, content: bytes = b"") -> None:
+        """A trace whose spans are in a file: by default as MLflow writes it, where each attribute is JSON."""
+        self.add(number, began=number)
+        trace_id = f"tr-{number:032x}"
+        trace = self.traces[trace_id]
+        trace["trace_info"]["tags"] = tags
+        values = {
+            "mlflow.spanType": "CHAIN",
+            "mlflow.spanInputs": {"question": "How many?"},
+            "mlflow.spanOutputs": RIGHT,
+        }
+        (span,) = trace["spans"]
+        span = {
+            **span,
+            "parent_span_id": None,
+            "status": {"code": "STATUS_CODE_OK", "message": ""},
+            "attributes": {name: json.dumps(value) for name, value in values.items()},
+            "links": [],
+        }
+        self.files[trace_id] = (status, {}, content or json.dumps({"spans": [span]}).encode())
+
     def answer(self, path: str, query: dict[str, list[str]], body: Any) -> Any:
         if path == "/api/3.0/mlflow/traces/batchGet":
+            if not self.files.keys().isdisjoint(query["trace_ids"]):
+                return (500, {}, b'{"message": "Trace data not stored in tracking store"}')
             return {"traces": [self.traces[each] for each in query["trace_ids"] if each in self.traces]}
+        if path == "/ajax-api/2.0/mlflow/get-trace-artifact":
+            return self.files[query["request_id"][0]]
         assert path == "/api/3.0/mlflow/traces/search"
         assert body["locations"][0]["mlflow_experiment"] == {"experiment_id": "3"}
         assert body["order_by"] == ["timestamp_ms ASC"]
@@ -137,10 +167,9 @@ def listening(tracker: Tracker) -> Iterator[str]:
             query = parse_qs(parts.query)
             tracker.asked.append((parts.path, query, body, self.headers["authorization"]))
             said = tracker.says.pop(0) if tracker.says else None
-            status, headers, content = said or (
-                200,
-                {},
-                json.dumps(tracker.answer(parts.path, query, body)).encode(),
+            said = said or tracker.answer(parts.path, query, body)
+            status, headers, content = (
+                said if isinstance(said, tuple) else (200, {}, json.dumps(said).encode())
             )
             self.send_response(status)
             for name, value in {**headers, "content-length": str(len(content))}.items():
@@ -286,6 +315,35 @@ def test_traces_of_mlflow_are_read_once_they_ended_and_none_is_lost(small: None,
         assert store.sources.cursor(source.name) == {"began_ms": (NOW + 60) * 1000}, "no later than now"
         (span,) = store.traces.trace(f"{8:032x}")
         assert (span.span_id, span.parent_id, span.attributes["mlflow.spanType"]) == ("07" * 8, None, "CHAIN")
+
+
+def test_traces_of_mlflow_in_files_are_read_too_and_stop_no_other(place: str) -> None:
+    tracker, filed = MlflowStandin(), {"mlflow.trace.spansLocation": "ARTIFACT_REPO"}
+    tracker.add(1, began=1)
+    tracker.add_file(2, filed)
+    tracker.add_file(3, {})  # of a server that knows no other place
+    tracker.add_file(4, filed, 404, b'{"message": "Trace data not found"}')
+    tracker.add_file(5, filed, content=b"{broken")
+    tracker.add(6, began=6)
+    with listening(tracker) as address, Store.open(place) as store:
+        source = Mlflow(reader(address), "3", clock=lambda: NOW + 60)
+        done = pulled(store, source)
+        assert sorted(traces_of(store)) == [f"{each:032x}" for each in (1, 2, 3, 6)]
+        assert done.unread == [f"the server returns no spans of trace tr-{each:032x}" for each in (4, 5)]
+        (batched,), (filed_one,) = (store.traces.trace(f"{each:032x}") for each in (1, 2))
+        assert (filed_one.span_id, filed_one.parent_id, filed_one.status) == ("07" * 8, None, "ok")
+        assert filed_one.end_ns == batched.end_ns
+        assert filed_one.attributes == {
+            "mlflow.spanType": "CHAIN",
+            "mlflow.spanInputs": {"question": "How many?"},
+            "mlflow.spanOutputs": RIGHT,
+        }
+        assert pulled(store, source).changed == 0
+
+        tracker.add_file(7, filed, 403, b'{"message": "not yours"}')
+        with pytest.raises(EngineRefused, match="answered 403: not yours"):
+            pulled(store, source)
+        assert store.sources.cursor(source.name) == {"began_ms": (NOW + 6) * 1000}
 
 
 def test_what_is_no_such_server_is_told_and_nothing_noted(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def mlflow() -> list[Span]:
     return trace(
         values("AGENT", {"question": QUESTION}, ANSWER),
         values("RETRIEVER", {"query": QUESTION}, found),
-        values("CHAT_MODEL", messages, completion),
+        values("CHAT_MODEL", messages, completion) | {"mlflow.llm.model": '"gpt"'},
     )
 
 

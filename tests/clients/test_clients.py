@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
@@ -87,7 +87,11 @@ class Model(Standin):
 
     def _whole(self, said: Any, what: str) -> Any:
         choices = [{"index": 0, **each} for each in said["choices"]]
-        return {"id": "chatcmpl-1", "object": what, "created": 1, "model": MODEL, **said, "choices": choices}
+        more = {"choices": choices} | ({"usage": self._summed(said["usage"])} if "usage" in said else {})
+        return {"id": "chatcmpl-1", "object": what, "created": 1, "model": MODEL, **said, **more}
+
+    def _summed(self, usage: Any) -> Any:
+        return {**usage, "total_tokens": usage["prompt_tokens"] + usage["completion_tokens"]}
 
 
 def without_settings() -> dict[str, str]:
@@ -172,9 +176,9 @@ def judged(intake: Intake, rule: str, trace: str) -> Sample:
             time.sleep(0.1)
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-def test_the_same_conversation_gives_the_same_sample(name: str, intake: Intake) -> None:
-    searched, *alone = traces_of(CLIENTS[name], intake)
+def check_samples(intake: Intake, traces: Sequence[str], calls: int = 2) -> None:
+    """Check the samples of the traces of one client: of the conversation, and of what it asked alone."""
+    searched, *alone = traces
     for rule, asked in (("answer", QUESTION), ("call", PROMPT)):
         sample = judged(intake, rule, searched)
         assert (sample.input, sample.output, sample.context) == (asked, ANSWER, DOCUMENTS)
@@ -182,9 +186,14 @@ def test_the_same_conversation_gives_the_same_sample(name: str, intake: Intake) 
         documents = sample.metadata["documents"]
         assert [(each["rank"], each["id"]) for each in documents] == [(1, "d0"), (2, "d1")]
         assert sample.metadata["model"] == MODEL
-    assert len(alone) == CLIENTS[name].calls
+    assert len(alone) == calls
     for rule, trace in product(("answer", "call"), alone):
         sample = judged(intake, rule, trace)
         assert (sample.input, sample.output, sample.context) == (PROMPT, ANSWER, ())
         assert [(turn.role, turn.text) for turn in sample.messages] == [("system", SYSTEM), ("user", PROMPT)]
         assert (sample.metadata["model"], sample.metadata["context_source"]) == (MODEL, "prompt")
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_the_same_conversation_gives_the_same_sample(name: str, intake: Intake) -> None:
+    check_samples(intake, traces_of(CLIENTS[name], intake), CLIENTS[name].calls)

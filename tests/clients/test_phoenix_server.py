@@ -6,21 +6,17 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import Request
 
 import pytest
 from conversation import ANSWER, DOCUMENTS, QUESTION
-from test_clients import ENVIRONMENTS, LONGEST, started, without_settings
+from test_clients import LONGEST
 
 from magistrate import _async
 from magistrate.store import Store
@@ -29,6 +25,7 @@ from magistrate.watch.delivery import LEASE, ResultSender
 from magistrate.watch.results import encoded
 from magistrate.watch.rules import read_rule_file
 from magistrate.watch.worker import Watcher
+from servers import called, direct, free_port, serving
 
 RULES = """\
 rules:
@@ -38,9 +35,6 @@ send:
     as: [annotations]
 """
 TRACE, CHAIN, SEARCH = "5f" * 16, "a1" * 8, "b2" * 8
-STARTS = 240.0  # most seconds that the server may take to start: it makes its database first
-
-direct = build_opener(ProxyHandler({}))
 
 
 def asked(request: Request | str) -> Any:
@@ -52,30 +46,17 @@ def asked(request: Request | str) -> Any:
 @pytest.fixture(scope="module")
 def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Phoenix server that has one trace."""
-    python = ENVIRONMENTS / "phoenix_server" / "bin" / "python"
-    assert python.exists(), f"{python.parents[1]} is not there: make test-clients"
-    folder = tmp_path_factory.mktemp("phoenix")
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        port, grpc = one.getsockname()[1], other.getsockname()[1]
+    folder, port = tmp_path_factory.mktemp("phoenix"), free_port()
     address = f"http://127.0.0.1:{port}"
     settings = {
         "PHOENIX_WORKING_DIR": str(folder),
         "PHOENIX_HOST": "127.0.0.1",
         "PHOENIX_PORT": str(port),
-        "PHOENIX_GRPC_PORT": str(grpc),
+        "PHOENIX_GRPC_PORT": str(free_port()),
         "PHOENIX_TELEMETRY_ENABLED": "false",
-        "PYTHONPATH": "",  # Magistrate is not for the server to see
     }
-    words = [str(python), "-m", "phoenix.server.main", "serve"]
-    with (
-        (folder / "log").open("w") as log,
-        started(words, settings, stdout=log, stderr=log, cwd=folder) as server,
-    ):
-        until = time.monotonic() + STARTS
-        while not answers(address):
-            told = (folder / "log").read_text(encoding="utf-8")
-            assert server.poll() is None and time.monotonic() < until, told
-            time.sleep(0.2)
+    words = ["-m", "phoenix.server.main", "serve"]
+    with serving("phoenix_server", words, settings, folder, f"{address}/healthz"):
         body = encoded("traces", exported(), "protobuf")
         headers = {"Content-Type": "application/x-protobuf"}
         with direct.open(Request(f"{address}/v1/traces", body, headers), timeout=LONGEST):
@@ -85,15 +66,6 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             assert time.monotonic() < until, "the spans are not there"
             time.sleep(0.1)
         yield address
-
-
-def answers(address: str) -> bool:
-    """Whether a server is ready."""
-    try:
-        with direct.open(f"{address}/healthz", timeout=LONGEST):
-            return True
-    except (URLError, OSError):
-        return False
 
 
 def exported() -> dict[str, Any]:
@@ -120,19 +92,6 @@ def exported() -> dict[str, Any]:
     ]
     spans[1]["parentSpanId"] = b64encode(bytes.fromhex(CHAIN)).decode()
     return {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
-
-
-def called(*words: str) -> str:
-    """What a command prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "magistrate", *words],
-        env=without_settings(),
-        capture_output=True,
-        text=True,
-        timeout=LONGEST,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def pulled(phoenix: str, store: Path) -> Any:

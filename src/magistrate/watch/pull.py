@@ -38,6 +38,10 @@ from magistrate.watch.results import NoRedirect
 
 PAGE = 500  # Phoenix spans or MLflow traces per request
 TRACES_AT_ONCE = 20  # MLflow traces fetched with their spans per request
+IN_BATCHES = (
+    "TRACKING_STORE",
+    "ARCHIVE_REPO",
+)  # where MLflow keeps spans that it returns so; others are files
 MARGIN = 500  # Phoenix rows that are read again: a span written later may have a lower number
 OVERLAP = timedelta(minutes=10)  # MLflow traces this recent are read again, because they arrive when they end
 LONGEST_TRACE = timedelta(days=1)  # a trace in progress for longer counts as given up
@@ -292,7 +296,7 @@ class Mlflow:
             infos = _list(self.reader, answer, "traces")
             for at in range(0, len(infos), TRACES_AT_ONCE):
                 some = infos[at : at + TRACES_AT_ONCE]
-                ended = [str(each.get("trace_id")) for each in some if each.get("state") != "IN_PROGRESS"]
+                ended = [each for each in some if each.get("state") != "IN_PROGRESS"]
                 waiting = [_began_ms(each) for each in some if each.get("state") == "IN_PROGRESS"]
                 under_way = min([under_way, *(each for each in waiting if each > given_up)])
                 spans, unread = await self._spans(ended)
@@ -305,10 +309,26 @@ class Mlflow:
                 self.reader.no_shape("a new page")
             wanted["page_token"] = following
 
-    async def _spans(self, trace_ids: Sequence[str]) -> tuple[list[Span], list[str]]:
-        """Return the spans of traces, and a sentence for each trace without any."""
-        if not trace_ids:
-            return [], []
+    async def _spans(self, infos: Iterable[Mapping[str, Any]]) -> tuple[list[Span], list[str]]:
+        """Return the spans of traces, and a sentence for each trace without any.
+
+        MLflow keeps the spans of a trace in its database, or in a file if it could not store them there. It
+        refuses to return traces together if one of them has a file.
+        """
+        batched, filed = list[str](), list[str]()
+        for info in infos:
+            tags = info.get("tags")
+            place = tags.get("mlflow.trace.spansLocation") if isinstance(tags, Mapping) else None
+            (batched if place in IN_BATCHES else filed).append(str(info.get("trace_id")))
+        found, unread = await self._batch(batched) if batched else ([], [])
+        for trace_id in filed:
+            spans, wrong = _spans_of_rows(await self._file(trace_id))
+            found += spans
+            unread += wrong if spans or wrong else [_no_spans(trace_id)]
+        return found, unread
+
+    async def _batch(self, trace_ids: Sequence[str]) -> tuple[list[Span], list[str]]:
+        """Return the spans that the database has of traces, and a sentence for each trace without any."""
         query = [("trace_ids", each) for each in trace_ids]
         answer = await self.reader.ask("/api/3.0/mlflow/traces/batchGet", query)
         found, unread, filled = list[Span](), list[str](), set[str]()
@@ -319,12 +339,34 @@ class Mlflow:
             unread += wrong
             if spans or wrong:
                 filled.add(str((trace.get("trace_info") or {}).get("trace_id")))
-        unread += [
-            f"the server returns no spans of trace {shorten_inside(each, 80)}"
-            for each in trace_ids
-            if each not in filled
-        ]
-        return found, unread
+        return found, unread + [_no_spans(each) for each in trace_ids if each not in filled]
+
+    async def _file(self, trace_id: str) -> list[dict[str, Any]]:
+        """Return the rows of the file with a trace's spans; none if it is missing or cannot be parsed."""
+        path = "/ajax-api/2.0/mlflow/get-trace-artifact"
+        try:
+            answer = await self.reader.ask(path, [("request_id", trace_id)])
+            rows = _with_hex(_list(self.reader, answer, "spans"))
+        except EngineRefused as error:
+            if error.status not in (None, 404):
+                raise
+            return []
+        for row in rows:  # each attribute is JSON there
+            if isinstance(attributes := row.get("attributes"), Mapping):
+                row["attributes"] = {name: _parsed(value) for name, value in attributes.items()}
+        return rows
+
+
+def _no_spans(trace_id: str) -> str:
+    return f"the server returns no spans of trace {shorten_inside(trace_id, 80)}"
+
+
+def _parsed(value: Any) -> Any:
+    """Return the value of a text that is JSON, and other values unchanged."""
+    try:
+        return from_json(value, allow_inf_nan=False) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _with_hex(spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -339,7 +381,7 @@ def _with_hex(spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _hex(value: Any) -> Any:
     try:
-        return b64decode(str(value), validate=True).hex()
+        return b64decode(value, validate=True).hex() if isinstance(value, str) else value
     except (Base64Error, ValueError):
         return value
 

@@ -58,6 +58,7 @@ class InOut:
         said = (opened(attributes.get(name)) for name in self.kind)
         word = next((each for each in said if isinstance(each, str) and each.lower() in KINDS), "")
         given, came = opened(attributes.get(self.input)), opened(attributes.get(self.output))
+        model = opened(attributes.get(self.model)) if self.model else None
         if not word and given is None and came is None:
             return None
         kind: Kind = KINDS.get(word.lower(), "other")
@@ -77,7 +78,7 @@ class InOut:
             documents=found(_listed_documents(came), self.output) if finds else None,
             query=found(told, self.input) if finds else None,
             result=found(as_text(came), self.output) if kind == "tool" else None,
-            model=attributes.text(self.model) if self.model else "",
+            model=model if isinstance(model, str) else "",
             session=attributes.text(self.session) if self.session else "",
         )
 
@@ -91,7 +92,7 @@ def _listed_documents(value: Any) -> Any:
 
 
 TABLE = (
-    InOut("mlflow", ("mlflow.spanType",), "mlflow.spanInputs", "mlflow.spanOutputs"),
+    InOut("mlflow", ("mlflow.spanType",), "mlflow.spanInputs", "mlflow.spanOutputs", "mlflow.llm.model"),
     InOut(
         "langfuse",
         ("langfuse.observation.type",),
