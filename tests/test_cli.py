@@ -103,6 +103,16 @@ def test_help_of_the_whole_names_every_command(call: Call) -> None:
         assert f"\n  {name} " in done.out
 
 
+def test_lists_of_commands_have_a_whole_sentence_a_line_at_80_columns(call: Call) -> None:
+    groups = [(), *(words for words, each in EVERY.items() if isinstance(each, click.Group))]
+    for words in groups:
+        listed = call(*words, "--help").out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+        assert listed, words
+        for line in listed:
+            assert line.endswith(".") and not line.endswith("..."), line
+            assert line[2] != " " and len(line) <= 80, line  # the sentence of the line above went on
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -376,6 +386,8 @@ def test_texts_come_from_standard_input_too(home: Path) -> None:
 def test_what_is_there_is_listed_for_people_and_machines(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {each["name"] for each in call("judges", "--json").data} >= {"faithfulness", "hallucination"}
     assert {each["name"] for each in call("datasets", "--json").data} >= {"quickstart", "halueval-qa"}
+    assert "magistrate models pull detector-large" in call("models", "path", "detector-large").err
+    assert call("datasets", "quickstart").out == call("datasets", "show", "quickstart").out
     models = call("models", "list", "--json").data
     assert [each["name"] for each in models if each["default"]] == ["smollm2-135m-instruct"]
     assert all(len(each["sha256"]) == 64 for each in models)
@@ -410,7 +422,9 @@ def test_a_list_fits_80_columns_with_names_whole(
 
 
 def test_what_has_no_room_is_left_out_and_said(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "Columns hidden because the terminal is too narrow: licence." in call("models", "list").out
+    narrow = call("models", "list").out
+    assert "Columns hidden because the terminal is too narrow: licence." in narrow
+    assert "compare the meaning (438 MB): magistrate models pull detector-large" in " ".join(narrow.split())
     monkeypatch.setenv("COLUMNS", "200")
     wide = call("models", "list").out
     assert "Columns hidden" not in wide

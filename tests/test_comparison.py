@@ -454,7 +454,12 @@ def test_two_runs_at_the_command_line(home: Path, call: Call) -> None:
     small, large = a_run(None, "small", 0.4), a_run(None, "large", 0.05)
     found = compare_runs(small, large)
     assert found.n + sum(found.left_out.values()) == found.n_all == 60
-    assert "<table" in found._repr_html_()
+    page = found._repr_html_()
+    assert "<table" in page and "balanced accuracy" in page and "balanced_accuracy" not in page
+    short = call("compare", "small", "large").out
+    assert short.count("\n") <= 24 and "small is worse than large by balanced accuracy" in short
+    assert "--full" in short and "flips, the" not in short
+    assert "flips, the 10 with" in call("compare", "small", "large", "--full").out
     shown = call("compare", "small", "large", "--list", 2)
     assert shown.code == 0
     assert max(map(len, shown.out.splitlines())) <= 80

@@ -620,7 +620,7 @@ def test_a_named_set_is_read_from_the_data_folder(tmp_path, monkeypatch):
         load("summedits", view="dev")
     where = {listing.name: listing.where for listing in describe()}
     assert where["halueval-qa"] == str(tmp_path / "halueval_qa_dev.jsonl.gz")
-    assert where["begin"] == "not installed: set MAGISTRATE_DATA_DIR or allow a download"
+    assert where["begin"] == "not here; downloaded when first used, or set MAGISTRATE_DATA_DIR"
     assert where["quickstart"] == "in the package"
     assert not (tmp_path / "home").exists()
 

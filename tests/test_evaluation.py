@@ -25,7 +25,7 @@ from magistrate.errors import CapabilityError, DatasetError, EngineError, Engine
 from magistrate.judges import instance
 from magistrate.runs.execute import Judged
 from magistrate.runs.limits import Limits
-from magistrate.runs.progress import ProgressBar
+from magistrate.runs.progress import Pace, ProgressBar
 from magistrate.store import Store
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Verdict
 
@@ -248,6 +248,33 @@ def test_progress_shows_rate_time_left_accuracy_and_failures() -> None:
     log = shown_progress(terminal=False, lines=True)
     assert re.search(r"judged \d of 5, \d\.\d/s, .* left, \d+% right", log)
     assert shown_progress(terminal=False) == ""
+
+
+def test_the_rate_of_progress_falls_while_nothing_comes() -> None:
+    now = 0.0
+    pace = Pace(lambda: now)
+    for _ in range(16):
+        pace.count()
+    assert pace.rate() is None  # else 16 quick verdicts would promise an end within a second
+    now = 8.0
+    assert pace.rate() == 2.0
+    pace.count()
+    now = 40.0
+    assert pace.rate() is None
+    for _ in range(60):
+        pace.count()
+    assert pace.rate() == 2.0
+
+
+def test_progress_takes_one_line_also_where_a_model_is_loaded() -> None:
+    page = StringIO()
+    engine = ScriptedEngine([])
+    engine.loading = True  # type: ignore[attr-defined]
+    bar = ProgressBar(Console(file=page, force_terminal=True, width=60), clock=itertools.count().__next__)
+    bar.started("r1", 5, engine, 0)
+    bar.finished([], None)
+    assert "loading" in page.getvalue()
+    assert page.getvalue().count("\n") <= 1
 
 
 # --- what breaks --------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ def desk(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("sheet.csv").write_bytes(b"PK\x03\x04" + bytes(100))
     rows = [dict(zip(HEAD, row, strict=True)) for row in ROWS]
     Path("list.jsonl").write_text(json.dumps(rows))
+    Path("wrapped.json").write_text(json.dumps({"data": rows}))
+    Path("long-wrapped.json").write_text(json.dumps({"data": rows}, indent=1))
     Path("long-list.jsonl").write_text(json.dumps(rows, indent=1))
     Path("broken.jsonl").write_text(f'{json.dumps(rows[0])}\n{{"answer": "x\n{json.dumps(rows[1])}\n')
     Path("open.yaml").write_text("name: tone\nlabels: [a, b\nprompt: x\n")
@@ -115,6 +117,8 @@ MISTAKES = [
     ("run bare.csv", 3, "give one with --map context=COLUMN"),
     ("run list.jsonl", 2, "rename it to end in .json"),
     ("run long-list.jsonl", 2, "rename it to end in .json"),
+    ("run wrapped.json", 2, "with a list under 'data'; save that list alone"),
+    ("run long-wrapped.json", 2, "with a list under 'data'; save that list alone"),
     ("run broken.jsonl", 2, "the first is broken.jsonl:2"),
     (
         "run good.csv --map context=quelle",
@@ -144,6 +148,8 @@ MISTAKES = [
         3,
         "check --model and --base-url",
     ),
+    ("run good.csv --gate 'flaged<=0.5'", 2, "did you mean 'flagged'"),
+    ("judge --output x", 3, "give the context with --context TEXT"),
     ("show nothere", 2, "see 'magistrate runs'"),
     ("resume nothere", 2, "see 'magistrate runs'"),
     ("export last --to report.doc", 2, "must end in .jsonl"),

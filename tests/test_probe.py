@@ -163,7 +163,7 @@ def test_data_that_teach_nothing_are_refused_with_what_is_there(home: Path, tmp_
     with pytest.raises(InputError, match="there are 20: 10 hallucinated in 10 contexts"):
         train_probe([str(few)], states_engine())
     shared = rows(labelled(80, contexts=2), tmp_path / "shared.jsonl")
-    with pytest.raises(InputError, match="in 1 contexts"):
+    with pytest.raises(InputError, match="in 1 context,"):
         train_probe([str(shared)], states_engine())
     bare = rows([Sample("a", "x y z w")], tmp_path / "bare.jsonl")
     with pytest.raises(DatasetError, match="has the label"):

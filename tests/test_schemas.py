@@ -67,7 +67,9 @@ def test_schemas_are_listed_and_printed(call: Call) -> None:
     assert [each["kind"] for each in listed] == list(SCHEMAS)
     for each in listed:
         assert call("schemas", each["kind"]).out == Path(each["path"]).read_text(encoding="utf-8")
-        assert each["path"] in call("schemas").out.replace("\n", "")
+        shown = call("schemas").out
+        assert Path(each["path"]).name in shown and f"in {Path(each['path']).parent}\n" in shown
+        assert max(map(len, shown.splitlines()[:-1])) <= 80
     assert call("schemas", "runs").code == 2
 
 

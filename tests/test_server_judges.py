@@ -151,6 +151,7 @@ def test_the_catalogue_is_shown_with_what_is_here_and_how_to_bring_the_rest(
     assert not any(each["weights"] for each in view["models"])  # this home is empty
     assert not home.exists()
     page = words(client.get("/models").text)
+    assert "magistrate models pull detector-large" in page
     for each in models.entries():
         assert f"magistrate models pull {each.name}" in page
         assert each.licence in page and f"{each.size / 1e6:,.0f} MB" in page and str(each.source) in page

@@ -89,6 +89,8 @@ def test_a_run_is_started_and_its_samples_are_judged_again(store: Store, client:
         assert "3 faithful" in data and few.dataset_digest[:12] in data
         listed = client.get("/datasets").text
         assert "mine@1" in listed and first.dataset_digest[:12] in listed and "from a test" in listed
+        assert "data=named%3Aquickstart" in listed  # a run of a set that is not here would be refused
+        assert "data=named%3Abegin" not in listed and "not on this machine" in listed
         assert kept.id in client.get("/datasets/data", params={"stored": "mine@1"}).text
         assert client.get("/start").text.count("ended") == 4
         noted = [(each.action, each.object, each.details) for each in store.audit.entries(limit=10)]

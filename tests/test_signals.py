@@ -184,6 +184,7 @@ def test_rouge_l_is_the_longest_common_subsequence_of_each_sentence() -> None:
     common = LCSseq.similarity(output.split(), context.split())
     assert read("rouge_l", output, context).value == pytest.approx(1 - common / 6)
     assert flagged("rouge_l", output, context) == ["three", "five six"]
+    assert read("rouge_l", "police kill it", "police kill me").reason.startswith("1 of 3 words is not in")
 
 
 def test_chrf_is_the_librarys_precision() -> None:

@@ -213,7 +213,7 @@ def _quotes(quotes: Sequence[tuple[str, str, str | None]]) -> str:
 class Heat:
     """A heat map of a text, from `low` (not suspicious) to `high`.
 
-    `pieces` are half-open character offsets with a value in `unit`.
+    `pieces` are half-open character offsets with a value in `unit`, which is empty for shares.
     """
 
     name: str
@@ -280,13 +280,17 @@ class Heat:
         return sorted(hot, key=lambda run: (-run[2], run[0]))[:most]
 
     def figure(self, value: float) -> str:
-        """Format a value, with `≥` at the end of the scale."""
-        return f"{'≥' if value >= self.high else ''}{min(value, self.high):.2f}"
+        """Format a value, with `≥` at the end of the scale, unless it is a share.
+
+        >>> Heat("x", "nats", 0, 3, ()).figure(3), Heat("x", "", 0, 1, ()).figure(1)
+        ('≥3.00', '1.00')
+        """
+        return f"{'≥' if value >= self.high and self.unit else ''}{min(value, self.high):.2f}"
 
     @property
     def legend(self) -> str:
         """The legend of the colours."""
-        return f"{self.name}, from {self.low:g} to {self.high:g} {self.unit}"
+        return f"{self.name}, from {self.low:g} to {self.high:g} {self.unit}".rstrip()
 
     def told(self, text: str, most: int = 5) -> str:
         """Return the hottest parts as text, for readers who do not see colours."""
@@ -316,7 +320,8 @@ def heat(given: Mapping[str, Any]) -> str:
         if value is None or not level:
             return words
         look = f"background:rgba({HOT},{level * FAINTEST:.2f});color:inherit;border-radius:2px"
-        return f'<span style="{look}" title="{known.figure(value)} {safe(known.unit)}">{words}</span>'
+        title = f"{known.figure(value)} {safe(known.unit)}".rstrip()
+        return f'<span style="{look}" title="{title}">{words}</span>'
 
     body = "".join(run(*each) for each in known.runs(text))
     swatches = "".join(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from magistrate._text import decimal, shorten, table
+from magistrate._text import counted, decimal, shorten, table
 from magistrate.analysis.columns import KNOWN, groups_of, missing, unlike
 from magistrate.errors import InputError, SpecError
 from magistrate.metrics.agreement import concordance, many_raters, two_raters
@@ -365,6 +365,7 @@ def remarks_of(overall: Agreement, labels: Sequence[str]) -> tuple[str, ...]:
         )
     if overall.n and overall.n_contexts < FEW_CONTEXTS:
         found.append(
-            f"Only {overall.n_contexts} independent contexts: intervals are wide, and only approximate."
+            f"Only {counted(overall.n_contexts, 'independent context')}: intervals are wide, and only "
+            "approximate."
         )
     return tuple(found)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magistrate._text import decimal, signed
+from magistrate._text import counted, decimal, signed
 from magistrate._version import __version__
 from magistrate.analysis.columns import Columns
 from magistrate.errors import InputError, SpecError
@@ -226,7 +226,7 @@ def _check(columns: Columns, method: Method, folds: int, base_rate: float | None
     raise InputError(
         f"{method} needs at least {LEAST[method]} labelled samples with a verdict, with {LEAST_OF_EITHER} of "
         f"each class in at least {folds} contexts (one per fold); {columns.judge!r} has {columns.n}: "
-        f"{positives} hallucinated in {places[0]} contexts, {negatives} faithful in {places[1]}"
+        f"{positives} hallucinated in {counted(places[0], 'context')}, {negatives} faithful in {places[1]}"
         + (f"; left out: {left_out}" if left_out else "")
     )
 
@@ -299,10 +299,10 @@ def _figures(
 ) -> Callable[[Floats], Floats]:
     """Return all figures `[b, k]` of scores and labels as a function of weights `[b, n]`."""
     lost = losses(truth, scores, bin_numbers(scores, BINS, binning))
-    counted = confusion_of(truth, said)
+    confused = confusion_of(truth, said)
 
     def of(weights: Floats) -> Floats:
-        tp, fp, fn, tn = counted(weights)
+        tp, fp, fn, tn = confused(weights)
         found = rates(tp, fp, fn, tn)
         columns = [lost(weights), *(found[name] for name in RATES)]
         if aim is not None and aim.kind == "costs":
@@ -365,7 +365,8 @@ def _remarks(fit: Fit) -> Iterator[str]:
             "samples, platt is usually better."
         )
     if fit.contexts < FEW_CONTEXTS:
-        yield f"Only {fit.contexts} independent contexts: intervals are wide, and only approximate."
+        contexts = counted(fit.contexts, "independent context")
+        yield f"Only {contexts}: intervals are wide, and only approximate."
 
 
 def _ranking(fit: Fit) -> Iterator[str]:

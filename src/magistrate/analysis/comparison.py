@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magistrate._text import decimal, p_of, signed, table
+from magistrate._text import counted, decimal, p_of, signed, table
 from magistrate.analysis.columns import AGAIN, KNOWN, NOT_STORED, groups_of, missing, unlike
 from magistrate.errors import InputError
 from magistrate.metrics.classification import LEAST_GROUPS, Estimate, fields_of
@@ -38,6 +38,9 @@ from magistrate.types import HALLUCINATED, Abstention, Failure, Outcome, Sample,
 
 if TYPE_CHECKING:
     from magistrate.datasets.rows import Unread
+
+HEADS = {"balanced_accuracy": "balanced accuracy", "f1": "F1", "auroc": "AUROC", "brier": "Brier score"}
+"""Metrics as they are written in tables, where the name differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +188,20 @@ class Comparison:
             (side.name, f"{side.n_ok}/{side.n_total}", *(str(each) for each in side.figures.values()))
             for side in self.sides
         ]
-        title = f"{self.n} of {self.n_all} samples, {self.n_contexts} contexts"
-        pages = [table(("judge", "ok", *self.metrics), sides, title=title)]
+        title = f"{self.n} of {counted(self.n_all, 'sample')}, {counted(self.n_contexts, 'context')}"
+        pages = [
+            table(("judge", "ok", *(HEADS.get(each, each) for each in self.metrics)), sides, title=title)
+        ]
         for pair in self.pairs:
             rows = [
                 (
-                    name,
+                    HEADS.get(name, name),
                     signed(each.value.value),
                     ""
                     if each.value.low is None
                     else f"[{signed(each.value.low)}, {signed(each.value.high)}]",
-                    decimal(each.p),
-                    decimal(each.corrected),
+                    p_of(each.p),
+                    p_of(each.corrected),
                     decimal(each.detectable),
                     outcome_of(each),
                 )
@@ -611,8 +616,8 @@ def _remarks(comparison: Comparison, sides: Sequence[Side]) -> Iterator[str]:
             )
     if comparison.gold and comparison.n_contexts < FEW_CONTEXTS:
         yield (
-            f"Only {comparison.n_contexts} independent contexts: intervals are wide, and p values only "
-            "approximate."
+            f"Only {counted(comparison.n_contexts, 'independent context')}: intervals are wide, and p values "
+            "only approximate."
         )
     if comparison.gold and comparison.n_contexts < comparison.n:
         yield (

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from magistrate._text import counted
 from magistrate._version import __version__
 from magistrate.analysis.columns import Columns
 from magistrate.errors import InputError, SpecError
@@ -141,7 +142,7 @@ def _check_enough(columns: Columns, folds: int) -> None:
     places = [int(np.unique(columns.groups[each]).size) for each in (truth, ~truth)]
     told = (
         f"{columns.n} labelled samples with a verdict of {columns.judge!r}: {bad} hallucinated in "
-        f"{places[0]} contexts, {good} faithful in {places[1]}"
+        f"{counted(places[0], 'context')}, {good} faithful in {places[1]}"
     )
     if columns.left_out:
         told += f" (left out: {', '.join(f'{n} {reason}' for reason, n in columns.left_out.items())})"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magistrate._text import decimal, shorten
+from magistrate._text import counted, decimal, shorten
 from magistrate.analysis.columns import KNOWN, groups_of, missing
 from magistrate.errors import InputError
 from magistrate.metrics.classification import Estimate, PlainFields, classification, fields_of
@@ -292,12 +292,12 @@ def _pooled(votes: Votes, pool: Pool, places: Sequence[int]) -> tuple[NDArray[np
     scores = np.zeros(len(votes.samples))
     given = votes.given[:, places].sum(1) >= min(pool.least, len(places))
     for at in np.flatnonzero(given):
-        counted = [place for place in places if votes.given[at, place]]
+        voted = [place for place in places if votes.given[at, place]]
         scores[at] = pooled(
-            [float(votes.scores[at, place]) for place in counted],
-            [bool(votes.said[at, place]) for place in counted],
+            [float(votes.scores[at, place]) for place in voted],
+            [bool(votes.said[at, place]) for place in voted],
             pool.aggregate,
-            [weights[place] for place in counted],
+            [weights[place] for place in voted],
         )
     return scores, given
 
@@ -387,6 +387,7 @@ def _remarks(report: JuryReport) -> tuple[str, ...]:
         found.append("Dawid and Skene's method has not converged; its figures are only approximate.")
     if report.n_common and report.n_contexts < FEW_CONTEXTS:
         found.append(
-            f"Only {report.n_contexts} independent contexts: intervals are wide, and only approximate."
+            f"Only {counted(report.n_contexts, 'independent context')}: intervals are wide, and only "
+            "approximate."
         )
     return tuple(found)

@@ -13,7 +13,7 @@ EXAMPLE = (
 )
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Measure how well a judge agrees with people, or another judge.", epilog=EXAMPLE)
 @click.argument("run")
 @click.option("--judge", help="Which judge of the run, if it has several.")
 @click.option(

@@ -17,7 +17,7 @@ EXAMPLE = (
 )
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Rank applications or models by battles over questions.", epilog=EXAMPLE)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--app",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: magistrate audit faithfulness --data quickstart --sample 20 --html audit.html"
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Change samples, and report how often the verdict flips.", epilog=EXAMPLE)
 @click.argument("judge")
 @click.option(
     "--data", required=True, help="A named or stored set, a file, or - for JSONL on standard input."

@@ -48,12 +48,15 @@ class Size(click.ParamType[int]):
         return int(float(found[1]) * SIZES[found[2]])
 
 
-@click.group(epilog=EXAMPLE)
+@click.group(short_help="Show and prune the cache of model answers.", epilog=EXAMPLE)
 def command() -> None:
     """Show and prune the cache of model answers, which saves runs from repeating a call."""
 
 
-@command.command(epilog="Example: magistrate cache stats --json")
+@command.command(
+    short_help="Show how many answers are cached, their size and models.",
+    epilog="Example: magistrate cache stats --json",
+)
 @json_option
 def stats(as_json: bool) -> None:
     """Show the number and size of the cached answers, their models, and the cache file."""

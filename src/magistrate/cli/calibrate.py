@@ -22,7 +22,7 @@ EXAMPLE = (
 SHARE = click.FloatRange(0, 1, min_open=True)
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Calibrate a judge's scores on the labelled samples of RUN.", epilog=EXAMPLE)
 @click.argument("run")
 @click.option("--judge", help="Which judge of the run, if it has several.")
 @click.option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from magistrate.cli.options import json_option, store_option
+from magistrate.cli.options import full_option, json_option, store_option
 from magistrate.cli.output import console, print_json
 
 EXAMPLE = (
@@ -28,10 +28,10 @@ EXAMPLE = (
     "--list",
     "listed",
     type=click.IntRange(0),
-    default=10,
-    show_default=True,
-    help="How many samples with different labels to show for each pair, largest difference of scores first.",
+    help="How many samples with different labels to show for each pair, largest difference of scores first "
+    "(default with --full: 10).",
 )
+@full_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the bootstrap.")
 @store_option
 @json_option
@@ -39,7 +39,8 @@ def command(
     runs: tuple[str, ...],
     judges: tuple[str, ...],
     metrics: tuple[str, ...],
-    listed: int,
+    listed: int | None,
+    full: bool,
     seed: int,
     store: str | None,
     as_json: bool,
@@ -48,7 +49,8 @@ def command(
 
     RUNS are runs, or RUN:JUDGE. For a single run, its judges are compared. For each pair you see the
     difference in the chosen metrics with its interval, whether it is more than chance, and how small a
-    difference this many samples could have shown.
+    difference this many samples could have shown. With --full or --list, also all metrics of each pair,
+    and the samples to which they give different labels.
     """
     from magistrate.api.compare import compare
     from magistrate.report.comparison import render_comparison
@@ -57,7 +59,8 @@ def command(
     if as_json:
         print_json(found.to_dict())
     else:
-        render_comparison(found, console(), listed)
+        wanted = {} if listed is None else {"listed": listed}
+        render_comparison(found, console(), full=full or listed is not None, **wanted)
 
 
 POWER_EXAMPLE = (
@@ -66,7 +69,9 @@ POWER_EXAMPLE = (
 )
 
 
-@click.command("power", epilog=POWER_EXAMPLE)
+@click.command(
+    "power", short_help="Compute how many labelled samples a comparison needs.", epilog=POWER_EXAMPLE
+)
 @click.option("--metric", required=True, help="The metric to compare: accuracy, f1, auroc, …")
 @click.option(
     "--difference", required=True, type=float, help="The smallest difference that should be detected."

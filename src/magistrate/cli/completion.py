@@ -62,6 +62,13 @@ def _models(context: click.Context) -> Iterator[tuple[str, str]]:
     yield from ((name, "") for name in names())
 
 
+def _pullable(context: click.Context) -> Iterator[tuple[str, str]]:
+    from magistrate.detectors.large import LARGE
+
+    yield from _models(context)
+    yield LARGE, "lets auto compare the meaning"
+
+
 def _nothing(context: click.Context) -> Iterator[tuple[str, str]]:
     yield from ()
 
@@ -71,6 +78,7 @@ STORED = Completed(_runs)
 DATA = Completed(_sets, files=True)
 FILES = Completed(_nothing, files=True)
 MODELS = Completed(_models, files=True)
+PULLABLE = Completed(_pullable)
 
 # By the name of an argument or option, or else by its metavar.
 KINDS = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from magistrate.cli.exit_codes import print_problems
-from magistrate.cli.options import json_option, open_store, store_option, whole_reading_options
+from magistrate.cli.options import OneOrCommand, json_option, open_store, store_option, whole_reading_options
 from magistrate.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -26,12 +26,20 @@ LINES = 20
 STORED = "in the store"
 
 
-@click.group(invoke_without_command=True, epilog=EXAMPLE)
+@click.group(
+    cls=OneOrCommand,
+    invoke_without_command=True,
+    short_help="List public and stored sets; NAME shows one.",
+    epilog=EXAMPLE,
+)
 @store_option
 @json_option
 @click.pass_context
 def command(context: click.Context, store: str | None, as_json: bool) -> None:
-    """List public and stored sets and where each one is. $MAGISTRATE_DATA_DIR is searched first."""
+    """List public and stored sets and where each one is; NAME shows one.
+
+    $MAGISTRATE_DATA_DIR is searched first.
+    """
     if context.invoked_subcommand is None:
         _list(store, as_json)
 
@@ -113,7 +121,10 @@ def add(
     print_problems(dataset.problems)
 
 
-@command.command(epilog="Example: magistrate datasets show refunds@2")
+@command.command(
+    short_help="Show what DATA contains, and which runs judged it.",
+    epilog="Example: magistrate datasets show refunds@2",
+)
 @click.argument("data")
 @store_option
 @json_option
@@ -158,7 +169,8 @@ def show(data: str, store: str | None, as_json: bool) -> None:
 
 
 @command.command(
-    epilog="Example: magistrate datasets diff refunds@1 refunds; magistrate datasets diff refunds new.jsonl"
+    short_help="Show how the samples of A changed in B.",
+    epilog="Example: magistrate datasets diff refunds@1 refunds; magistrate datasets diff refunds new.jsonl",
 )
 @click.argument("a")
 @click.argument("b")
@@ -187,7 +199,10 @@ def diff(a: str, b: str, store: str | None, as_json: bool) -> None:
         click.echo(f"… and {len(lines) - LINES:,} more; --json has all")
 
 
-@command.command(epilog="Example: magistrate datasets delete refunds@1 --yes")
+@command.command(
+    short_help="Delete a stored set, or one version of it.",
+    epilog="Example: magistrate datasets delete refunds@1 --yes",
+)
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--force", is_flag=True, help="Delete it even if runs have judged it; the runs stay.")

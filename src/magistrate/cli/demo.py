@@ -25,7 +25,10 @@ AROUND = 45  # characters shown on each side of what is marked
 LONGEST = 150  # characters of a sample that are shown
 
 
-@click.command(epilog="Example: magistrate demo; magistrate demo --pull")
+@click.command(
+    short_help="Judge the built-in set, and show figures and three samples.",
+    epilog="Example: magistrate demo; magistrate demo --pull",
+)
 @click.option("--pull", is_flag=True, help="Pull the small embedded model first (98 MB), and ask it too.")
 @store_option
 @json_option

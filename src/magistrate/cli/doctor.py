@@ -27,7 +27,9 @@ class Finding:
     detail: str
 
 
-@click.command(epilog="Example: magistrate doctor --quick")
+@click.command(
+    short_help="Check packages, engines, model, store and speed.", epilog="Example: magistrate doctor --quick"
+)
 @click.option("--quick", is_flag=True, help="Do not load the model.")
 @model_options
 @json_option
@@ -130,8 +132,11 @@ def _places() -> Iterator[Finding]:
     else:
         yield Finding("store", "note", "no runs yet")
     folder = os.environ.get("MAGISTRATE_DATA_DIR")
-    here = [f"{each.name}: {each.where}" for each in describe()]
-    yield Finding("datasets", "ok" if folder else "note", "; ".join(here))
+    places: dict[str, list[str]] = {}
+    for each in describe():
+        places.setdefault(each.where, []).append(each.name)
+    told = "; ".join(f"{', '.join(names)}: {where}" for where, names in places.items())
+    yield Finding("datasets", "ok" if folder else "note", told)
 
 
 def _named(model: str, settings: EngineSettings, quick: bool) -> Iterator[Finding]:

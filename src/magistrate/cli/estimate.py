@@ -17,7 +17,7 @@ EXAMPLE = (
 )
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Estimate hours, machines and dollars of judging a data set.", epilog=EXAMPLE)
 @click.argument("data")
 @run_option(JUDGES, required=True)
 @click.option(

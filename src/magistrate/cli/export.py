@@ -16,7 +16,7 @@ EXAMPLE = (
 )
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Write RUN as an HTML report, as rows or as chats.", epilog=EXAMPLE)
 @click.argument("run")
 @click.option(
     "--to",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: magistrate generate --schema person.json 'Invent a person.' --trace"
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Let the model answer PROMPT under a schema or a pattern.", epilog=EXAMPLE)
 @click.argument("prompt", type=TextOrFile())
 @click.option(
     "--schema", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A JSON Schema file."
@@ -199,7 +199,7 @@ CHECK_EXAMPLE = (
 )
 
 
-@click.command("check", epilog=CHECK_EXAMPLE)
+@click.command("check", short_help="Check TEXT: valid, incomplete or invalid.", epilog=CHECK_EXAMPLE)
 @click.argument("text", type=TextOrFile())
 @click.option(
     "--schema", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A JSON Schema file."

@@ -44,7 +44,7 @@ class Scale(click.ParamType[tuple[float, float]]):
         return low, high
 
 
-@command.command(epilog=EXAMPLE)
+@command.command(short_help="Make a run from verdicts in a file of another tool.", epilog=EXAMPLE)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--judge", required=True, help="Name of the judge in the run, such as ragas.")
 @click.option("--score", metavar="COLUMN", help="The column, or dotted path, of the scores.")

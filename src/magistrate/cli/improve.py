@@ -16,7 +16,7 @@ EXAMPLE = (
 )
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Try to improve a judge with the labels of RUN.", epilog=EXAMPLE)
 @click.argument("run")
 @click.option("--judge", help="The judge to improve (default: the first of the run).")
 @click.option(

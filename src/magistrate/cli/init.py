@@ -49,7 +49,9 @@ class Findings:
 
 
 @click.command(
-    "init", epilog="Example: magistrate init answers.csv; magistrate init a.csv --map output=reply"
+    "init",
+    short_help="Write a run file and a CI workflow for DATA, your answers.",
+    epilog="Example: magistrate init answers.csv; magistrate init a.csv --map output=reply",
 )
 @click.argument("data", required=False)
 @reading_options
@@ -268,7 +270,7 @@ def _words(found: Findings) -> str:
 
 def _told(found: Findings) -> Iterator[str]:
     """Yield lines that say how the file is read."""
-    fields = ("input", "output", "context", "label", "hallucination", "faithful")
+    fields = ("input", "output", "context", "messages", "label", "hallucination", "faithful")
     read = [f"{field} from {found.columns[field]!r}" for field in fields if field in found.columns]
     labels = tally(found.gold) or "no labels"
     yield plain(f"{found.source}: {counted(found.n, 'sample')}, {labels}; {', '.join(read)}")

@@ -81,7 +81,7 @@ def command(
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.judges import registry
     from magistrate.runs.progress import waiting
-    from magistrate.types import Verdict
+    from magistrate.types import Abstention, Verdict
 
     if output is None and messages is None:
         raise click.UsageError(
@@ -108,6 +108,8 @@ def command(
 
         for outcome in outcomes:
             print_outcome(outcome, sample, console(), steps=steps)
+        if any(isinstance(each, Abstention) and each.reason == "no_context" for each in outcomes):
+            click.echo("give the context with --context TEXT, or --context @FILE", err=True)
     return DONE if all(isinstance(each, Verdict) for each in outcomes) else ENGINE_GONE
 
 

@@ -11,7 +11,7 @@ import click
 
 from magistrate._text import decimal
 from magistrate.cli.completion import JUDGES
-from magistrate.cli.options import json_option, model_options, tell_unasked
+from magistrate.cli.options import OneOrCommand, json_option, model_options, tell_unasked
 from magistrate.cli.output import PIPED, console, is_pipe, print_json, print_table, write_file
 from magistrate.report.export import outcome_data
 from magistrate.report.judges import asks_of, facts, inputs_of, listed, milliseconds, option_words
@@ -40,18 +40,12 @@ UNMEASURED = "Not measured: the package has no figures of how well it judges."
 FOLDS = "For {n}, the figures are of judges trained like this one, without any set of that family."
 
 
-class OneOrCommand(click.Group):
-    """A group that treats an unknown command as the name of a judge to show."""
-
-    def resolve_command(
-        self, context: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands and not args[0].startswith("-"):
-            return "show", self.commands["show"], args
-        return super().resolve_command(context, args)
-
-
-@click.group(cls=OneOrCommand, invoke_without_command=True, epilog=EXAMPLE)
+@click.group(
+    cls=OneOrCommand,
+    invoke_without_command=True,
+    short_help="List the judges with their measured quality; NAME shows one.",
+    epilog=EXAMPLE,
+)
 @json_option
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
@@ -91,7 +85,7 @@ def _list(as_json: bool) -> None:
     print_table(
         ["judge", "AUROC", "n", "ms", "what it does", "inputs", "needs", "options"],
         [_row(each, model) for each in described],
-        wrapped={"what it does": 30, "inputs": 12, "needs": 12, "options": 20},
+        wrapped={"what it does": 28, "inputs": 13, "needs": 14, "options": 20},
         spare=("options", "needs", "inputs"),
         piped=PIPED,
     )
@@ -117,7 +111,8 @@ def _row(each: Mapping[str, Any], model: str) -> list[str]:
 
 
 @command.command(
-    epilog="Example: magistrate judges show faithfulness; magistrate judges show tone.yaml --json"
+    short_help="Show what the judge NAME returns, reads and needs.",
+    epilog="Example: magistrate judges show faithfulness; magistrate judges show tone.yaml --json",
 )
 @click.argument("name", type=JUDGES)
 @json_option
@@ -242,6 +237,7 @@ def steps(
 
 @command.command(
     "try",
+    short_help="Run the judge NAME on one sample and show everything.",
     epilog="Example: magistrate judges try tone.yaml; magistrate judges try relevance --sample qa.jsonl",
 )
 @click.argument("name", type=JUDGES)

@@ -37,7 +37,7 @@ FIXED = (
 """Options that a queue has from the beginning, and for good."""
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Label samples of DATA or of a RUN, or go on with a QUEUE.", epilog=EXAMPLE)
 @click.argument("source", metavar="DATA|RUN|QUEUE")
 @click.option("--name", help="Name of the queue (default: the name of the data or the run).")
 @click.option(

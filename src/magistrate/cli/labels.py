@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: magistrate labels; magistrate labels export bridges --to labels.csv"
 
 
-@click.group(invoke_without_command=True, epilog=EXAMPLE)
+@click.group(invoke_without_command=True, short_help="List labelling queues, newest first.", epilog=EXAMPLE)
 @store_option
 @json_option
 @click.pass_context
@@ -59,7 +59,10 @@ def command(context: click.Context, store: str | None, as_json: bool) -> None:
         )
 
 
-@command.command(epilog="Example: magistrate labels show bridges")
+@command.command(
+    short_help="Show progress, the share hallucinated, and how people agree.",
+    epilog="Example: magistrate labels show bridges",
+)
 @click.argument("queue")
 @click.option("--unweighted", is_flag=True, help="The plain share; refused if the policy makes it biased.")
 @store_option
@@ -132,7 +135,11 @@ def export(
         click.echo(f"{n:,} rows in {target}")
 
 
-@command.command("import", epilog="Example: magistrate labels import bridges labels.jsonl --annotator ana")
+@command.command(
+    "import",
+    short_help="Append the labels in FILE to those of QUEUE, all or none.",
+    epilog="Example: magistrate labels import bridges labels.jsonl --annotator ana",
+)
 @click.argument("queue")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--annotator", metavar="NAME", help="The annotator of labels whose row names none.")

@@ -11,7 +11,7 @@ from magistrate.cli.options import full_option, json_option, junit_option
 EXAMPLE = "Example: magistrate merge share-1.db share-2.db --to runs.db"
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Join the shares of a run (run --shard) from several stores.", epilog=EXAMPLE)
 @click.argument("stores", nargs=-1, required=True, metavar="STORE…")
 @click.option("--to", required=True, metavar="FILE|URL", help="The store of the joined run.")
 @junit_option

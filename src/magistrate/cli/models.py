@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from magistrate.cli.completion import PULLABLE
 from magistrate.cli.options import json_option
-from magistrate.cli.output import console, print_json, print_table
+from magistrate.cli.output import console, is_pipe, print_json, print_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: magistrate models pull smollm2-135m-instruct"
 
 
-@click.group(epilog=EXAMPLE)
+@click.group(short_help="List, download and locate the known models.", epilog=EXAMPLE)
 def command() -> None:
     """List, download and locate the known models, which are pinned by hash."""
 
@@ -26,6 +27,7 @@ def command() -> None:
 @json_option
 def list_models(as_json: bool) -> None:
     """List the catalogue."""
+    from magistrate.detectors import large
     from magistrate.engines.models import entries, pulled
 
     models = entries()
@@ -67,10 +69,17 @@ def list_models(as_json: bool) -> None:
         wrapped={"notes": 20, "licence": 12},
         spare=("licence",),
     )
+    if not is_pipe(terminal := console()):
+        got = "here" if large.is_pulled() else f"magistrate models pull {large.LARGE}"
+        terminal.print(
+            f"No language model, but what lets `auto` compare the meaning (438 MB): {got}", style="dim"
+        )
 
 
-@command.command(epilog="Example: magistrate models pull qwen3-0.6b")
-@click.argument("name", required=False)
+@command.command(
+    short_help="Download, verify and convert a model.", epilog="Example: magistrate models pull qwen3-0.6b"
+)
+@click.argument("name", required=False, type=PULLABLE)
 @json_option
 def pull(name: str | None, as_json: bool) -> None:
     """Download, verify and convert the model NAME (default: the built-in one). This happens only once.
@@ -99,18 +108,25 @@ def _print_ready(name: str, folder: Path, *, as_json: bool) -> None:
         click.echo(f"{name} is ready in {folder}")
 
 
-@command.command(epilog="Example: magistrate models path smollm2-135m-instruct")
-@click.argument("name")
+@command.command(
+    short_help="Print the folder that the engine loads for NAME.",
+    epilog="Example: magistrate models path smollm2-135m-instruct",
+)
+@click.argument("name", type=PULLABLE)
 @json_option
 def path(name: str, as_json: bool) -> None:
     """Print the folder that the engine loads for NAME (also a GGUF file or an OpenVINO folder).
 
     NAME and the GGUF file may end in :f16.
     """
+    from magistrate.detectors import large
     from magistrate.engines.models import locate
 
-    with Stages(console(error=True)) as stages:
-        folder = locate(name, stages.report)
+    if name == large.LARGE:
+        folder = large.folder_of_large()
+    else:
+        with Stages(console(error=True)) as stages:
+            folder = locate(name, stages.report)
     if as_json:
         print_json({"name": name, "path": str(folder)})
     else:

@@ -17,6 +17,8 @@ from magistrate.runs.options import ENGINE, GATES, LABELS, LIMITS, MAP, PRICE, U
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from click.shell_completion import CompletionItem
+
     from magistrate.judges.base import Judge
     from magistrate.runs.spec import RunSpec
     from magistrate.store import Store
@@ -30,6 +32,26 @@ CAUTION = (
     "It is only as good as this judge's probabilities on such data; to measure the share, label some outputs "
     "and use 'magistrate prevalence'"
 )
+
+
+class OneOrCommand(click.Group):
+    """A group that treats an unknown command as the name of something to show."""
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            return "show", self.commands["show"], args
+        return super().resolve_command(context, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin like this, and what the command that shows one would propose."""
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            return found
+        (named,) = (each for each in self.commands["show"].params if isinstance(each, click.Argument))
+        shown = named.shell_complete(ctx, incomplete)
+        return [*found, *(each for each in shown if not found or each.type != "file")]
 
 
 class TextOrFile(click.ParamType[str]):

@@ -67,6 +67,7 @@ PIPED = 100  # columns of long tables without a terminal
 GAP = 2  # columns between two cells
 EVERYTHING_WHOLE: Mapping[str, int] = MappingProxyType({})
 NO_ROOM = "Columns hidden because the terminal is too narrow: {}. A wider terminal or --json shows all."
+NO_ROOM_PIPED = "Columns hidden to keep lines short: {}. --json shows all."
 
 
 def is_pipe(terminal: Console) -> bool:
@@ -124,7 +125,8 @@ def print_table(
     terminal.width = max(needed(), 1) if as_lines or needed() > terminal.width else terminal.width
     terminal.print(table)
     if left_out:
-        terminal.print(Text(NO_ROOM.format(", ".join(left_out)), "dim"))
+        told = NO_ROOM_PIPED if is_pipe(terminal) else NO_ROOM
+        terminal.print(Text(told.format(", ".join(left_out)), "dim"))
 
 
 def _frame(columns: Sequence[str], width: Mapping[str, int]) -> Table:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: magistrate prevalence production --labelled checked-by-hand --judge faithfulness"
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Estimate the share hallucinated among unlabelled samples.", epilog=EXAMPLE)
 @click.argument("run")
 @click.option(
     "--labelled", metavar="RUN", help="The run whose labels measure the judge's errors (default: the same)."

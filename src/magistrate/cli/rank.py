@@ -13,7 +13,7 @@ EXAMPLE = (
 )
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Rank candidates by a run of `pairwise`, or by a file.", epilog=EXAMPLE)
 @click.argument("source", metavar="FILE|RUN")
 @click.option("--judge", help="Which judge of the run, if it has several.")
 @click.option(

@@ -41,7 +41,9 @@ def command(
     return _continue("resume", context, run, price, store, as_json)
 
 
-@click.command("retry", epilog="Example: magistrate retry last")
+@click.command(
+    "retry", short_help="Judge only the failures of RUN again.", epilog="Example: magistrate retry last"
+)
 @click.argument("run")
 @limit_options
 @run_option(WORKERS)

@@ -71,7 +71,7 @@ IN_ENGINE = tuple(option.name for option in (*ENGINE, PRICE))
 IN_LIMITS = tuple(option.name for option in (*LIMITS, FAILURES))
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Judge DATA: a set, a file, or - for standard input.", epilog=EXAMPLE)
 @click.argument("data", nargs=-1)
 @click.option("--spec", "file", metavar="FILE", help="A run file; options on the command line override it.")
 @run_option(JUDGES, default=[DEFAULT_JUDGE], show_default=True)

@@ -97,7 +97,10 @@ def delete(run: str, yes: bool, store: str | None, as_json: bool) -> None:
     _tell(record, f"deleted {record.id}", as_json)
 
 
-@command.command(epilog="Example: magistrate runs spec last")
+@command.command(
+    short_help="Print the run file that repeats RUN, with data pinned by digest.",
+    epilog="Example: magistrate runs spec last",
+)
 @click.argument("run")
 @store_option
 @json_option

@@ -18,7 +18,7 @@ EXAMPLE = (
 )
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Show runs on a web page, and serve the JSON API.", epilog=EXAMPLE)
 @click.option(
     "--store",
     metavar="FILE|URL",

@@ -28,7 +28,7 @@ EXAMPLE = "Example: magistrate show last; magistrate show last --sample qs-007 -
 DAMAGED_TOLD = 10
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Show the report of RUN: an id, a name, or last.", epilog=EXAMPLE)
 @click.argument("run")
 @click.option("--sample", help="Show the sample with this id, with every judge's outcome.")
 @click.option("--steps", is_flag=True, help="With --sample: show prompts and answers of the model.")

@@ -21,7 +21,7 @@ EXAMPLE = (
 )
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Fine-tune a small instruct model on labels.", epilog=EXAMPLE)
 @click.option("--data", multiple=True, metavar="FILE|NAME", help="Labelled samples; repeatable.")
 @click.option(
     "--sft",

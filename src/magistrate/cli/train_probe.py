@@ -21,7 +21,7 @@ EXAMPLE = (
 )
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Fit a linear probe to a model's hidden states.", epilog=EXAMPLE)
 @click.option("--data", multiple=True, required=True, metavar="FILE|NAME", help="Labelled data; repeatable.")
 @click.option("--to", "target", type=click.Path(path_type=Path), help="Write the probe to this folder.")
 @click.option("--force", is_flag=True, help="Replace an existing probe.")

@@ -39,7 +39,7 @@ class Replacing(Assignment):
         return part, judge
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Learn weights for signals and judges on labelled data.", epilog=EXAMPLE)
 @click.option("--data", multiple=True, metavar="FILE|NAME", help="Labelled data; repeatable.")
 @click.option(
     "--run", "runs", multiple=True, metavar="RUN", help="A stored run whose judges can be parts; repeatable."

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: magistrate users add ana --role label; magistrate users log --user ana --since 2026-01-02"
 
 
-@click.group(invoke_without_command=True, epilog=EXAMPLE)
+@click.group(
+    invoke_without_command=True,
+    short_help="Users of 'magistrate serve': each has a token and a role.",
+    epilog=EXAMPLE,
+)
 @store_option
 @json_option
 @click.pass_context
@@ -31,7 +35,10 @@ def command(context: click.Context, store: str | None, as_json: bool) -> None:
         context.invoke(list_users, store=store, as_json=as_json)
 
 
-@command.command(epilog="Example: magistrate users add ana --role label")
+@command.command(
+    short_help="Add the user NAME and print their token.",
+    epilog="Example: magistrate users add ana --role label",
+)
 @click.argument("name")
 @click.option(
     "--role",
@@ -108,7 +115,10 @@ def remove(name: str, store: str | None, as_json: bool) -> None:
         click.echo(plain(f"removed {name}"))
 
 
-@command.command(epilog="Example: magistrate users log --user ana --since 2026-01-02")
+@command.command(
+    short_help="Print the audit log, newest first: who changed what.",
+    epilog="Example: magistrate users log --user ana --since 2026-01-02",
+)
 @click.option("--user", metavar="NAME", help="Only what this user did.")
 @click.option("--since", metavar="TIME", help="Only from this date or time (UTC) on.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="The newest N entries.")

@@ -14,7 +14,7 @@ from magistrate.cli.watch_status import status
 EXAMPLE = "Example: magistrate watch run --rules rules.yaml --from spans.jsonl --once"
 
 
-@click.group(epilog=EXAMPLE)
+@click.group(short_help="Judge what an application does in production, by rules.", epilog=EXAMPLE)
 def command() -> None:
     """Judge what an application does in production, by rules applied to its traces."""
 

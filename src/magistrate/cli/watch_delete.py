@@ -11,7 +11,7 @@ EXAMPLE = "Example: magistrate watch delete 4bf92f3577b34da6a3ce929d0e0e4736"
 SHOWN = 5
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Delete TRACE, with its spans, verdicts and samples.", epilog=EXAMPLE)
 @click.argument("trace")
 @store_option
 @json_option

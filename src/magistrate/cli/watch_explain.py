@@ -33,7 +33,10 @@ class Explained(NamedTuple):
     targets: list[Target]
 
 
-@click.command(epilog="Example: magistrate watch explain spans.jsonl --trace 4bf92f --kind call")
+@click.command(
+    short_help="Show what can be judged in the spans of FILE.",
+    epilog="Example: magistrate watch explain spans.jsonl --trace 4bf92f --kind call",
+)
 @click.argument("file")
 @click.option(
     "--trace", metavar="ID", help="Only the trace with this id, or with an id that starts like this."

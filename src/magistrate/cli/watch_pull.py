@@ -21,7 +21,7 @@ EXAMPLE = (
 PROBLEMS_TOLD = 5
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Store the spans that a server has collected since last time.", epilog=EXAMPLE)
 @click.argument("kind", type=click.Choice(["phoenix", "mlflow"]))
 @click.argument("address", metavar="URL")
 @click.option("--project", default="default", show_default=True, help="Phoenix: the project, by name or id.")

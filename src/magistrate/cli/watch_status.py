@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: magistrate watch status; magistrate watch status --since 24h --labelled checked --json"
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Show decisions, flag rates, queue and failures by rule.", epilog=EXAMPLE)
 @click.option(
     "--since", default="7d", show_default=True, metavar="TIME", help="Only what was seen within this time."
 )

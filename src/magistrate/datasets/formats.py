@@ -251,11 +251,16 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
     stream.seek(start)
     if first.lstrip().startswith(b"{"):
         try:
-            parse(first.strip())
+            only = parse(first.strip())
         except ValueError:
             yield _export(stream, shown, stem)
-        else:
-            yield from jsonl(stream, shown, stem)
+            return
+        if key := _key_of_rows(only):
+            lines = (line for line in iter(lambda: stream.readline(LONGEST_LINE), b"") if line.strip())
+            if next(lines) and next(lines, None) is None:
+                raise DatasetError(_in_object(shown, key))
+            stream.seek(start)
+        yield from jsonl(stream, shown, stem)
         return
     try:
         held = bounded_whole(stream, shown) if first else b"[]"
@@ -286,10 +291,28 @@ def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
     except ValueError:
         held = None
     if not isinstance(held, dict) or not is_span(held):
+        key = _key_of_rows(held) if isinstance(held, dict) else None
+        if key:
+            raise DatasetError(_in_object(shown, key))
         raise DatasetError(
             f"{shown} contains one JSON object; samples must be a list of objects, or one object per line"
         )
     return Row(shown, None, f"{stem}-1", held)
+
+
+def _key_of_rows(held: Mapping[str, Any]) -> str | None:
+    """Return the key under which an object that is no sample and no span has a list of objects, if any."""
+    from magistrate.datasets.fields import field_of
+    from magistrate.datasets.spans.span import is_span
+
+    if is_span(held) or any(field_of(key) for key in held):
+        return None
+    lists = (key for key, value in held.items() if isinstance(value, list) and value)
+    return next((key for key in lists if all(isinstance(item, dict) for item in held[key])), None)
+
+
+def _in_object(shown: str, key: str) -> str:
+    return f"{shown} is one JSON object with a list under {plain(repr(key))}; save that list alone"
 
 
 def count_jsonl(stream: io.BufferedIOBase) -> int:

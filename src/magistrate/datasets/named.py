@@ -57,7 +57,7 @@ def shared(family: str, trained_on: Iterable[str]) -> list[str]:
 VARIABLE = "MAGISTRATE_DATA_DIR"
 CATALOGUE = Path(__file__).with_name("named.toml")
 CONVERTER_VERSION = "1"
-NOT_HERE = f"not installed: set {VARIABLE} or allow a download"
+NOT_HERE = f"not here; downloaded when first used, or set {VARIABLE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,11 @@ class Listing:
     upstream: str
     where: str
     views: Mapping[str, int | None]
+
+    @property
+    def here(self) -> bool:
+        """Whether the default view can be read without a download."""
+        return self.where != NOT_HERE
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
@@ -80,8 +80,9 @@ def ngrams(sample: Prepared, n: int) -> Reading:
     runs = list(word_runs(forms, size))
     new = [at for at, run in enumerate(runs) if run not in known]
     spans = joined([sample.output.span(at, at + size - 1) for at in new], sample.output.text)
-    reason = f"{len(new)} of {len(runs)} sequences of {size} words are not in the context" if new else ""
-    return Reading(len(new) / len(runs), spans, reason)
+    size_words = f"{size} word{'s' if size > 1 else ''}"
+    told = f"{len(new)} of {len(runs)} sequences of {size_words} {_are(new)} not in the context"
+    return Reading(len(new) / len(runs), spans, told if new else "")
 
 
 def word_pairs(sample: Prepared) -> Reading:
@@ -127,7 +128,7 @@ def rouge_l(sample: Prepared) -> Reading:
     n = sum(stem not in sample.said.repeated for stem in stems)
     if not n:
         return NO_CONTENT
-    reason = f"{len(new)} of {n} words are not in the context in this order" if new else ""
+    reason = f"{len(new)} of {n} words {_are(new)} not in the context in this order" if new else ""
     return Reading(len(new) / n, joined(new, sample.output.text), reason)
 
 
@@ -167,9 +168,12 @@ def _share(
     text = sample.output.text
     places = joined(new, text) if spans is None else tuple(spans)
     pieces = [text[span.start : span.end] for span in new]
-    verb = "is" if len(new) == 1 else "are"
-    reason = f"{len(new)} of {n} {what} {verb} not in the context: {listed(pieces)}" if new else ""
+    reason = f"{len(new)} of {n} {what} {_are(new)} not in the context: {listed(pieces)}" if new else ""
     return Reading(len(new) / n, places, reason)
+
+
+def _are(things: Sized) -> str:
+    return "is" if len(things) == 1 else "are"
 
 
 def _together(some: Sequence[int], others: Sequence[int]) -> bool:

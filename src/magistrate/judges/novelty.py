@@ -159,11 +159,24 @@ def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) 
             text,
             each.span.start,
             each.span.end,
-            f"no passage of the context contains more than {1 - each.lack:.0%} of its words, by weight",
+            _missing(each.lack),
         )
         for each in weak
     ]
     return tuple(sorted(claims, key=lambda claim: (claim.output_quote.start, claim.output_quote.end)))
+
+
+def _missing(lack: float) -> str:
+    """Return what no passage has of a sentence that lacks this share.
+
+    >>> _missing(1.0)
+    'no passage of the context contains any of its content words'
+    >>> _missing(0.75)
+    'no passage of the context contains more than 25% of its content words, by weight'
+    """
+    if lack == 1.0:
+        return "no passage of the context contains any of its content words"
+    return f"no passage of the context contains more than {1 - lack:.0%} of its content words, by weight"
 
 
 def facts_not_there(sample: Sample) -> list[Claim]:
@@ -183,4 +196,4 @@ def _facts(text: str, found: Mapping[str, Reading]) -> list[Claim]:
 def _heat(text: str, covers: tuple[Cover, ...]) -> dict[str, object]:
     """Return a heat map of how little of each sentence is in any one passage of the context."""
     pieces = [[each.span.start, each.span.end, round(each.lack, 4)] for each in covers]
-    return heat_map("not found in any single passage", "share of a sentence's words, by weight", text, pieces)
+    return heat_map("share of a sentence's words that no single passage has", "", text, pieces)

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, fields
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import decimal
+from magistrate._text import counted, decimal
 from magistrate.errors import InputError
 from magistrate.metrics.distributions import (
     brentq,
@@ -413,7 +413,7 @@ def _without_interval(value: float, *worths: EffectiveSize) -> Estimate | None:
     fewest = min((each.contexts for each in worths if each.shared), default=LEAST_GROUPS)
     if fewest >= LEAST_GROUPS:
         return None
-    return Estimate(value, None, None, f"no interval from {fewest} independent contexts")
+    return Estimate(value, None, None, f"no interval from {counted(fewest, 'independent context')}")
 
 
 def _auroc(

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import decimal
+from magistrate._text import counted, decimal
 from magistrate.errors import InputError
 from magistrate.metrics.classification import CONFIDENCE, Estimate
 from magistrate.metrics.distributions import stdtrit, wilson_interval
@@ -216,7 +216,9 @@ def _interval(uncut: _Unclipped, name: str, beyond: dict[str, tuple[float, float
     """Return the estimate with its interval, clipped to [0, 1]. A value outside is also noted in `beyond`."""
     value = min(max(uncut.value, 0.0), 1.0)
     if uncut.n_groups <= uncut.taken:
-        return Estimate(value, None, None, f"no interval from {uncut.n_groups} independent contexts")
+        return Estimate(
+            value, None, None, f"no interval from {counted(uncut.n_groups, 'independent context')}"
+        )
     if uncut.error == 0:
         return _constant(value, uncut.n_groups)
     low, high = uncut.ends()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from magistrate._text import counted
 from magistrate.errors import InputError
 from magistrate.metrics.classification import CONFIDENCE, LEAST_GROUPS, Estimate
 from magistrate.metrics.distributions import ndtr, ndtri, stdtr, stdtrit, two_sided_t, wilson_interval
@@ -101,7 +102,9 @@ def interval_of(value: float | None, drawn: NDArray[np.float64], n_groups: int) 
     if value is None or np.isnan(value):
         return Estimate.none("it is undefined on this data")
     if n_groups < LEAST_GROUPS:
-        return Estimate(float(value), None, None, f"no interval from {n_groups} independent contexts")
+        return Estimate(
+            float(value), None, None, f"no interval from {counted(n_groups, 'independent context')}"
+        )
     known = drawn[~np.isnan(drawn)]
     if known.size < LEAST_DEFINED * drawn.size:
         return Estimate(float(value), None, None, "no interval: it is undefined in most draws")

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from magistrate._text import percent
+from magistrate._text import counted, percent
 from magistrate.analysis.agreement import Agreement, AgreementReport, Raters
 from magistrate.report.formatting import cut, decimal, estimated, lines, numbers, plain, tally
 
@@ -58,7 +58,8 @@ def _weights(labels: tuple[str, ...], places: tuple[float, ...]) -> str:
 def _parts(report: AgreementReport, console: Console, listed: int) -> Iterator[RenderableType]:
     overall = report.overall
     yield Text.assemble((plain(report.judge), "bold cyan"), " against ", (plain(report.reference), "bold"))
-    compared = f"{overall.n} of {report.n_total} samples compared, {overall.n_contexts} contexts"
+    contexts = counted(overall.n_contexts, "context")
+    compared = f"{overall.n} of {counted(report.n_total, 'sample')} compared, {contexts}"
     yield Text(plain(f"run {report.run}  ·  {compared}"))
     if report.left_out:
         yield Text(plain(f"left out: {tally(report.left_out)}"))
@@ -118,8 +119,8 @@ def _slices(report: AgreementReport, width: int) -> Table:
     table = numbers(report.by or "", "n", *(SHORT[name] for name in shown))
     for value, each in report.slices.items():
         table.add_row(plain(value), str(each.n), *(estimated(each.figures[name]) for name in shown))
-    counted = sum(each.n for each in report.slices.values())
-    if lacking := report.overall.n - counted:
+    within = sum(each.n for each in report.slices.values())
+    if lacking := report.overall.n - within:
         table.add_row(f"(without {plain(report.by or '')})", str(lacking), *[""] * len(shown))
     return table
 

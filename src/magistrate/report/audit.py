@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from magistrate._text import counted
 from magistrate.analysis.audit import Audit, Effect, Finding
 from magistrate.metrics.classification import LEAST_GROUPS, Estimate
 from magistrate.report.formatting import decimal, duration, lines, numbers, plain, tally, with_interval
@@ -61,14 +62,23 @@ def _flips(effect: Effect) -> str:
         if effect.flips
         else ""
     )
-    told = f"{effect.n_flips} of {effect.pairs} labels flip{ways}"
+    told = f"{effect.n_flips} of {counted(effect.pairs, 'label')} {_flip(effect.n_flips)}{ways}"
     if effect.under_control is not None and effect.under_control.value is not None:
         n = round(effect.under_control.value * effect.pairs)
-        told += f"; {n} flip with harmless words of the same size"
+        told += f"; {n} {_flip(n)} with harmless words of the same size"
         told += (
             "" if effect.excess is None else f" ({signed(effect.excess)} beyond them{_why(effect.excess)})"
         )
     return f"{told}."
+
+
+def _flip(n: int) -> str:
+    """Return the verb after a number of labels.
+
+    >>> _flip(1), _flip(0)
+    ('flips', 'flip')
+    """
+    return "flips" if n == 1 else "flip"
 
 
 def _why(excess: Estimate) -> str:
@@ -108,9 +118,11 @@ def _lost(effect: Effect) -> Iterator[str]:
             f"{effect.unjudged} without a verdict on the unchanged sample" if effect.unjudged else ""
         )
         told = "; ".join(each for each in reasons if each)
-        yield f"{effect.n_lost} of {effect.trials} pairs are not counted: {told}."
+        verb = "is" if effect.n_lost == 1 else "are"
+        yield f"{effect.n_lost} of {counted(effect.trials, 'pair')} {verb} not counted: {told}."
     if effect.unchanged:
-        yield f"{effect.unchanged} samples do not change and are not counted."
+        verbs = ("does", "is") if effect.unchanged == 1 else ("do", "are")
+        yield f"{counted(effect.unchanged, 'sample')} {verbs[0]} not change and {verbs[1]} not counted."
 
 
 def signed(estimate: Estimate) -> str:

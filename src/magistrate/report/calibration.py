@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from magistrate import _text
-from magistrate._text import decimal
+from magistrate._text import counted, decimal
 from magistrate.analysis.calibration import LOSS_NAMES
 from magistrate.metrics.reliability import LOSSES, Bin, Reliability
 from magistrate.metrics.thresholds import RATES
@@ -129,7 +129,8 @@ def _chance(name: str, found: Reliability) -> str:
 def _facts(fit: Fit, told: CalibrationFile) -> Iterator[tuple[str, str]]:
     yield (
         "samples",
-        f"{fit.n} in {fit.contexts} contexts: {fit.positives} hallucinated, {fit.n - fit.positives} faithful",
+        f"{fit.n} in {counted(fit.contexts, 'context')}: {fit.positives} hallucinated, "
+        f"{fit.n - fit.positives} faithful",
     )
     if fit.left_out:
         yield "left out", tally(fit.left_out)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from magistrate._text import decimal, p_of, percent, signed
+from magistrate._text import counted, decimal, p_of, percent, signed
 from magistrate.analysis.comparison import (
+    HEADS,
     Comparison,
     Difference,
     PairResult,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-NAMES = {"balanced_accuracy": "balanced accuracy", "f1": "F1", "auroc": "AUROC", "brier": "Brier score"}
 MOST_TABLES = 6
 FIRST = ("balanced_accuracy", "f1", "auroc")  # shown if there is no room for every metric
 ROOM = 20  # columns for a value with its interval
@@ -36,18 +36,44 @@ KEY = (
 )
 
 
-def render_comparison(comparison: Comparison, console: Console, listed: int = 10) -> None:
-    """Print every side, the differences of every pair in numbers and words, and `listed` flips of each."""
-    for part in _parts(comparison, console, listed):
+def render_comparison(
+    comparison: Comparison, console: Console, listed: int = 10, *, full: bool = True
+) -> None:
+    """Print every side, the differences of every pair in numbers and words, and `listed` flips of each.
+
+    Unless `full`, print one screen: the sides, what is shown of each pair, and one remark. Without gold
+    labels the flips are all that there is, so they are printed too.
+    """
+    parts = (
+        _parts(comparison, console, listed) if full or not comparison.gold else _short(comparison, console)
+    )
+    for part in parts:
         console.print(part)
 
 
-def _parts(comparison: Comparison, console: Console, listed: int) -> Iterator[RenderableType]:
+def _short(comparison: Comparison, console: Console) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    asked = [name for name in comparison.metrics if name in (*comparison.primary, *FIRST)]
+    yield from _head(comparison, console.width, asked)
+    yield ""
+    for sentence in comparison.sentences:
+        yield Text(plain(sentence))
+    first, *more = (*comparison.remarks, "")
+    if first:
+        yield ""
+        others = f" ({counted(len(more) - 1, 'more remark')}: --full)" if len(more) > 1 else ""
+        yield Text(f"remark  {plain(first)}{others}", style="yellow")
+    yield ""
+    yield Text("Brackets: 95 % intervals. --full: each pair in figures, and its flips.", style="dim")
+
+
+def _head(comparison: Comparison, width: int, metrics: Sequence[str]) -> Iterator[RenderableType]:
     from rich.text import Text
 
     yield Text(
         f"on the {comparison.n} shared samples of {comparison.n_all} "
-        f"({percent(comparison.n / comparison.n_all)}); {comparison.n_contexts} contexts",
+        f"({percent(comparison.n / comparison.n_all)}); {counted(comparison.n_contexts, 'context')}",
         style="bold",
     )
     if comparison.left_out:
@@ -56,7 +82,13 @@ def _parts(comparison: Comparison, console: Console, listed: int) -> Iterator[Re
     yield _sides(comparison)
     if comparison.gold:
         yield ""
-        yield _figures(comparison, console.width)
+        yield _figures(comparison, width, metrics)
+
+
+def _parts(comparison: Comparison, console: Console, listed: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield from _head(comparison, console.width, comparison.metrics)
     few = len(comparison.pairs) <= MOST_TABLES
     for pair in comparison.pairs:
         yield ""
@@ -79,7 +111,7 @@ def _parts(comparison: Comparison, console: Console, listed: int) -> Iterator[Re
 
 def family_text(asked: Sequence[str], family: int) -> str:
     """Return which metrics were asked about, and what their p values are corrected for."""
-    names = " and ".join(NAMES.get(name, name) for name in asked)
+    names = " and ".join(HEADS.get(name, name) for name in asked)
     if family < 2:
         return f"Chosen: {names}; one p value, so there is no correction."
     return f"Chosen: {names}; {family} p values are corrected together by Holm's method."
@@ -101,18 +133,18 @@ def _sides(comparison: Comparison) -> Table:
     return table
 
 
-def _figures(comparison: Comparison, width: int) -> Table:
+def _figures(comparison: Comparison, width: int, metrics: Sequence[str]) -> Table:
     """Return a table of metrics by side. Many sides become rows, with as many metrics as fit."""
     sides = comparison.sides
     if ROOM * len(sides) + len("balanced accuracy") <= width:
         table = numbers("metric", *distinct_names([side.name for side in sides], ROOM - 2))
-        for name in comparison.metrics:
-            table.add_row(NAMES.get(name, name), *(estimated(side.figures[name]) for side in sides))
+        for name in metrics:
+            table.add_row(HEADS.get(name, name), *(estimated(side.figures[name]) for side in sides))
         return table
-    first = [name for name in FIRST if name in comparison.metrics]
-    ranked = [*first, *(name for name in comparison.metrics if name not in first)]
+    first = [name for name in FIRST if name in metrics]
+    ranked = [*first, *(name for name in metrics if name not in first)]
     shown = ranked[: max((width - LONGEST) // ROOM, 1)]
-    table = numbers("judge", *(NAMES.get(name, name) for name in shown))
+    table = numbers("judge", *(HEADS.get(name, name) for name in shown))
     for side in sides:
         table.add_row(plain(side.name), *(estimated(side.figures[name]) for name in shown))
     return table
@@ -132,7 +164,7 @@ def _pair(pair: PairResult, few: bool, width: int) -> Iterator[RenderableType]:
         detectable = ["detectable"] if width >= WIDE else []
         table = numbers("metric", "difference", "p", "corrected", *detectable, "")
         for name, each in pair.differences.items():
-            table.add_row(NAMES.get(name, name), *_difference(each, bool(detectable)))
+            table.add_row(HEADS.get(name, name), *_difference(each, bool(detectable)))
         yield table
 
 

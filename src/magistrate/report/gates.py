@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from magistrate.datasets.fields import near
 from magistrate.errors import SpecError
 from magistrate.metrics.classification import METRICS, Estimate, PlainFields
 from magistrate.metrics.reliability import LOSSES
@@ -64,7 +65,7 @@ class Gate:
         if match is None or metric not in FIGURES:
             raise SpecError(
                 "write a gate as METRIC>=VALUE or METRIC<=VALUE, such as f1>=0.7 or lower(f1)>=0.6; got "
-                f"{text!r}; known: {', '.join(FIGURES)}"
+                f"{text!r}{near(metric or '', FIGURES)}; known: {', '.join(FIGURES)}"
             )
         if match["end"] and metric not in METRICS:
             raise SpecError(

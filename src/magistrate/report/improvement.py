@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from magistrate._text import decimal, p_of, signed
+from magistrate._text import counted, decimal, p_of, signed
 from magistrate.analysis.improvement import Attempt, Way
 from magistrate.report.calibration import NAMES
 from magistrate.report.formatting import as_text, change, estimated, lines, numbers, plain, tally
@@ -83,7 +83,7 @@ def render_improvement(found: Improvement, console: Console) -> None:
             ("labels", f"{found.labels}{weighted}"),
             (
                 "samples",
-                f"{found.n} in {found.contexts} contexts: {found.hallucinated} hallucinated, "
+                f"{found.n} in {counted(found.contexts, 'context')}: {found.hallucinated} hallucinated, "
                 f"{found.n - found.hallucinated} faithful",
             ),
             ("compared by", NAMES.get(found.metric, found.metric)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from magistrate._text import decimal, percent, signed
+from magistrate._text import counted, decimal, percent, signed
 from magistrate.analysis.jury import JuryReport, Row
 from magistrate.report.formatting import cut, distinct_names, estimated, lines, numbers, plain, tally
 
@@ -32,7 +32,7 @@ def _parts(report: JuryReport, console: Console, listed: int) -> Iterator[Render
     from rich.text import Text
 
     yield Text(plain(report.source), style="bold cyan")
-    contexts = f", {report.n_contexts} contexts" if report.n_common else ""
+    contexts = f", {counted(report.n_contexts, 'context')}" if report.n_common else ""
     measured = f"{report.n_common} of them labelled and judged by every member{contexts}"
     yield Text(plain(f"run {report.run}  ·  {report.n_judged} of {report.n_total} samples; {measured}"))
     if report.left_out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +18,32 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SECONDS_A_LINE = 10.0
+RECENT = 30.0  # seconds, over which the rate is measured
+
+
+class Pace:
+    """How many outcomes a second there were lately, up to now: it falls while nothing comes."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._start = clock()
+        self._seconds: deque[tuple[int, int]] = deque()  # a whole second, and how many came in it
+
+    def count(self) -> None:
+        """Count one more outcome."""
+        second, n = int(self._clock()), 0
+        if self._seconds and self._seconds[-1][0] == second:
+            n = self._seconds.pop()[1]
+        self._seconds.append((second, n + 1))
+
+    def rate(self) -> float | None:
+        """Return the outcomes a second. None within the first second, and if none came lately."""
+        now = self._clock()
+        since = max(self._start, now - RECENT)
+        while self._seconds and self._seconds[0][0] < int(since):
+            self._seconds.popleft()
+        n = sum(each for _, each in self._seconds)
+        return n / (now - since) if n and now - since >= 1 else None
 
 
 class ProgressListener(Protocol):
@@ -56,6 +83,7 @@ class ProgressBar:
         self._lines = lines
         self._clock = clock
         self._told = clock()
+        self._pace = Pace(clock)
         self._bar: Any = None
         self._right = self._labelled = self._failed = 0
 
@@ -67,7 +95,8 @@ class ProgressBar:
         console = self._console or Console(stderr=True)
         self._lines = self._lines and not console.is_terminal
         if console.is_terminal or self._lines:
-            self._bar = _bar(console, self._clock, engine)
+            self._pace = Pace(self._clock)
+            self._bar = _bar(console, self._clock, engine, self._pace)
             self._bar.add_task("judging", total=total, completed=done, quality="")
             self._bar.start()
 
@@ -76,6 +105,7 @@ class ProgressBar:
         self.seen += 1
         if self._bar is None:
             return
+        self._pace.count()
         outcome, gold = judged.outcome, judged.sample.label
         self._failed += isinstance(outcome, Failure)
         if isinstance(outcome, Verdict) and gold is not None:
@@ -87,7 +117,7 @@ class ProgressBar:
         self._bar.update(task.id, advance=1, quality=", ".join(quality))
         if self._lines and self._clock() - self._told >= SECONDS_A_LINE:
             self._told = self._clock()
-            self._bar.console.print(_line(task), soft_wrap=True)
+            self._bar.console.print(_line(task, self._pace.rate()), soft_wrap=True)
 
     def finished(self, problems: Sequence[Problem], stopped: str | None) -> None:
         """Close the bar. `stopped` is the limit that ended the run, if any."""
@@ -118,20 +148,24 @@ def activity(engine: Engine) -> str:
     return f"loading {engine.info.model}" if getattr(engine, "loading", False) else "judging"
 
 
-def _bar(console: Console, clock: Callable[[], float], engine: Engine) -> Any:
+def _bar(console: Console, clock: Callable[[], float], engine: Engine, pace: Pace) -> Any:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
         Progress,
         ProgressColumn,
         TextColumn,
-        TimeRemainingColumn,
     )
+    from rich.table import Column
     from rich.text import Text
 
     class Rate(ProgressColumn):
+        max_refresh = 0.5
+
         def render(self, task: Any) -> Text:
-            return Text(_rate(task))
+            rate = pace.rate()
+            facts = [_per_second(rate), _left(task, rate)]
+            return Text(", ".join(fact for fact in facts if fact))
 
     class Activity(ProgressColumn):
         max_refresh = 0.1
@@ -139,13 +173,14 @@ def _bar(console: Console, clock: Callable[[], float], engine: Engine) -> Any:
         def render(self, task: Any) -> Text:
             return Text(activity(engine))
 
+    # A bar of one line, also where it says which model is loaded: nothing may wrap.
+    whole = Column(no_wrap=True)
     return Progress(
-        Activity(),
+        Activity(Column(no_wrap=True, overflow="ellipsis")),
         BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        Rate(),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-        TextColumn("{task.fields[quality]}"),
+        MofNCompleteColumn(table_column=whole),
+        Rate(whole),
+        TextColumn("{task.fields[quality]}", table_column=whole),
         console=console,
         get_time=clock,
         transient=True,
@@ -153,14 +188,17 @@ def _bar(console: Console, clock: Callable[[], float], engine: Engine) -> Any:
     )
 
 
-def _rate(task: Any) -> str:
-    speed = task.finished_speed or task.speed
-    return f"{speed:.1f}/s" if speed else ""
+def _per_second(rate: float | None) -> str:
+    return f"{rate:.1f}/s" if rate else ""
 
 
-def _line(task: Any) -> str:
+def _left(task: Any, rate: float | None) -> str:
+    left = None if task.total is None or not rate else (task.total - task.completed) / rate
+    return f"{duration(left)} left" if left else ""
+
+
+def _line(task: Any, rate: float | None) -> str:
     """A progress line such as `judged 24 of 72, 1.2/s, 40 s left, 54% right, 1 failed`."""
-    left = task.time_remaining
     facts = [f"judged {task.completed}" + (f" of {task.total}" if task.total is not None else "")]
-    facts += [_rate(task), f"{duration(left)} left" if left else "", task.fields["quality"]]
+    facts += [_per_second(rate), _left(task, rate), task.fields["quality"]]
     return ", ".join(fact for fact in facts if fact)

@@ -260,7 +260,9 @@ def judge_page(request: Request, name: str) -> Response:
 @router.get("/models")
 def models_page(request: Request) -> Response:
     """Show the catalogue of models."""
-    return page(request, "models.html", view=models_view())
+    from magistrate.detectors.large import is_pulled
+
+    return page(request, "models.html", view=models_view(), large=is_pulled())
 
 
 # --- as JSON --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from magistrate._paths import home
+from magistrate._text import counted
 from magistrate.analysis.columns import groups_of
 from magistrate.engines.base import Capture, Engine, EngineInfo
 from magistrate.errors import InputError, OverLength, SpecError, require_extra
@@ -256,7 +257,7 @@ def _check(truth: NDArray[np.bool_], groups: NDArray[np.int64], folds: int) -> N
     raise InputError(
         f"a probe needs at least {LEAST} labelled samples that fit the model, {LEAST_OF_EITHER} of each "
         f"class in at least {folds} contexts (one per fold); there are {truth.size}: {positives} "
-        f"hallucinated in {contexts[0]} contexts, {negatives} faithful in {contexts[1]}"
+        f"hallucinated in {counted(contexts[0], 'context')}, {negatives} faithful in {contexts[1]}"
     )
 
 

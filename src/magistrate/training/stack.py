@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import decimal
+from magistrate._text import counted, decimal
 from magistrate.errors import InputError, require_extra
 from magistrate.judges.stack_folder import Scale, Weights, scaled, standardized
 from magistrate.metrics.classification import Estimate, classification
@@ -99,10 +99,10 @@ def _fitted(table: Table, positive: bool, folds: int, seed: int) -> Weights:
 
     even = evenly(table)
     moved = scaled(table.values, table.scales)
-    counted = np.where(np.isnan(moved), 0.0, even[:, None])
-    counted = counted / np.maximum(counted.sum(axis=0), 1e-12)
-    means = np.nansum(counted * moved, axis=0)
-    spreads = np.sqrt(np.nansum(counted * (moved - means) ** 2, axis=0))
+    shares = np.where(np.isnan(moved), 0.0, even[:, None])
+    shares = shares / np.maximum(shares.sum(axis=0), 1e-12)
+    means = np.nansum(shares * moved, axis=0)
+    spreads = np.sqrt(np.nansum(shares * (moved - means) ** 2, axis=0))
     if still := [name for name, spread in zip(table.names, spreads, strict=True) if spread < STILL]:
         raise InputError(
             f"{', '.join(still)} has the same value for every sample, or none at all, so nothing can be "
@@ -422,7 +422,7 @@ def _remarks(found: StackFit) -> Iterator[str]:
         elif weight == 0:
             yield f"{name} adds nothing to the others (weight 0): remove it."
     if (contexts := len(set(found.table.groups.tolist()))) < FEW_CONTEXTS:
-        yield f"Only {contexts} independent contexts: intervals are wide, and only approximate."
+        yield f"Only {counted(contexts, 'independent context')}: intervals are wide, and only approximate."
 
 
 def _beside(found: StackFit, family: str, held: Held) -> Iterator[str]:

@@ -239,7 +239,7 @@ def heat_map(sample: Sample, verdict: Verdict | None, longest: int = LONGEST) ->
         _painted(sample.output, heat, longest),
         heat.name,
         f"{heat.low:g}",
-        f"{heat.high:g} {heat.unit}",
+        f"{heat.high:g} {heat.unit}".rstrip(),
         heat.told(sample.output),
     )
 
@@ -254,7 +254,8 @@ def _painted(text: str, heat: Heat, longest: int) -> Markup:
         if value is None or not level:
             parts.append(words)
             continue
-        parts.append(f'<mark class="heat h{level}" title="{heat.figure(value)} {unit}">{words}</mark>')
+        title = f"{heat.figure(value)} {unit}".rstrip()
+        parts.append(f'<mark class="heat h{level}" title="{title}">{words}</mark>')
     if len(text) > longest:
         parts.append(gap(len(text) - longest))
     return Markup("".join(parts))
