@@ -329,22 +329,25 @@ def _megabytes(process: int) -> float | None:
     return int(kilobytes) / 1024
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Print one line per result, with the machine."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--minutes", type=float, default=1.0, help="of the steady rate")
-    parser.add_argument("--rate", type=float, default=50.0, help="traces a second")
-    parser.add_argument("--spans", type=int, default=20_000)
-    parser.add_argument("--answers", type=int, default=300)
-    parser.add_argument("--judge", action="append", metavar="JUDGE")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--minutes", type=float, default=1.0, help="of the steady rate")
+    found.add_argument("--rate", type=float, default=50.0, help="traces a second")
+    found.add_argument("--spans", type=int, default=20_000)
+    found.add_argument("--answers", type=int, default=300)
+    found.add_argument("--judge", action="append", metavar="JUDGE")
+    found.add_argument(
         "--phoenix",
         metavar="PYTHON",
         help="of an environment with arize-phoenix, to compare what is ingested",
     )
-    given = parser.parse_args(words)
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print one line per result, with the machine."""
+    given = parser().parse_args(words)
     judges = given.judge or JUDGES
     here, busy = machine(_cores()), load()
     loaded = "" if busy is None else f", {busy:.1f} processes wanted to run in the last minute"
