@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine as Database
 
 from magistrate import _async
 from magistrate.engines.base import Engine
@@ -679,3 +684,35 @@ def test_a_rule_decides_of_the_past_only_where_it_is_told_to(store: Store, clock
     worker.register(since=clock() - timedelta(days=2, minutes=1))
     drain(worker)
     assert states(store) == {"judged": 2}
+
+
+def test_what_an_answer_costs_does_not_grow_with_the_store(tmp_path: Path, clock: Clock) -> None:
+    """No statement of storing and judging reads a whole table, but for the few rows of rules."""
+    place, asked = tmp_path / "watch.db", dict[str, tuple[object, ...]]()
+
+    def note(_connection: object, _cursor: object, statement: str, values: object, *_: object) -> None:
+        given = values[0] if isinstance(values, list) else values
+        asked.setdefault(statement, given)
+
+    with Store.open(place, clock=clock, randomness=random.Random(1)) as store:
+        worker = watcher(store, rules(RULE), clock, judge())
+        event.listen(Database, "before_cursor_execute", note)
+        try:
+            for number in range(1, 4):
+                store.traces.put(answer(number), clock())
+                clock.pass_(seconds=10)
+                drain(worker)
+        finally:
+            event.remove(Database, "before_cursor_execute", note)
+        assert store.traces.counts("all") == {"judged": 3}
+    asked = {each: values for each, values in asked.items() if re.match(r"SELECT|INSERT|UPDATE|DELETE", each)}
+    assert len(asked) > 20
+    with closing(sqlite3.connect(place)) as connection:
+        scans = {
+            (step, statement)
+            for statement, values in asked.items()
+            for *_, step in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
+            if re.match(r"SCAN (spans|traces|targets|decisions|outcomes|samples|run_samples|steps)\b", step)
+        }
+    # The index has unread traces only.
+    assert {step for step, _ in scans} <= {"SCAN traces USING INDEX traces_unread"}, scans
