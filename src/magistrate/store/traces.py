@@ -436,12 +436,13 @@ class Traces(StorePart):
 
     def decisions(self, rule: str, *, trace_id: str | None = None) -> list[Decision]:
         """Return the decisions of all versions of a rule, by target and revision."""
-        asked = select(decisions).join(targets).where(decisions.c.rule == rule)
-        if trace_id is not None:
-            asked = asked.where(targets.c.trace_id == trace_id)
+        # Of a trace, the rule is looked at here: SQLite would go through all decisions of the rule.
+        mine = decisions.c.rule == rule if trace_id is None else targets.c.trace_id == trace_id
+        asked = select(decisions).join(targets).where(mine)
         order = (targets.c.seen_at, decisions.c.target, decisions.c.version, decisions.c.revision)
         with self._reading() as connection:
-            return [decision_from(row) for row in connection.execute(asked.order_by(*order))]
+            rows = connection.execute(asked.order_by(*order))
+            return [decision_from(row) for row in rows if row.rule == rule]
 
     def answers(
         self, rule: str, since: datetime, until: datetime
