@@ -66,7 +66,10 @@ def until(look: Any) -> Any:
     return found
 
 
-def test_a_run_is_started_and_its_samples_are_judged_again(store: Store, client: TestClient) -> None:
+def test_a_run_is_started_and_its_samples_are_judged_again(
+    store: Store, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MAGISTRATE_DATA_DIR", raising=False)  # else public sets may be here
     with store:
         first = ended(store, client, name="from the page", more="regex:pattern=opens\n", **SETTINGS)
         assert (first.status, first.n_samples, first.name, first.model) == (
