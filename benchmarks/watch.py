@@ -8,10 +8,10 @@ Spans are sent as protobuf over HTTP to `magistrate serve --watch` in another pr
 file. `ingested` judges nothing; it is the median of three rounds. With `--phoenix`, the Python of an
 environment with arize-phoenix, each round sends the same spans to Phoenix too, which has a SQLite file as
 well. Magistrate answers once spans are stored. Phoenix answers before, so its round ends when its database
-has them all. `judged` is a worker in this process while nothing is received. `steady`
-does both, with the first judge: the lag is the time from the response to the export until the verdict is
-stored, and the memory is the server's resident set after the first verdict, at quarters of the time, and
-after the last verdict.
+has them all. `judged` is a worker in this process while nothing is received. `steady` does both, with the
+first judge: the lag is the time from the response to the export until the verdict is stored, also as the
+median in each quarter of the time, and the memory is the server's resident set after the first verdict, at
+quarters of the time, and after the last verdict.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Results at a steady rate: traces sent and in which time, each verdict's lag in seconds, megabytes."""
+    """Results at a steady rate: traces sent and in which time, each verdict's lag in seconds in the order
+    in which the traces were sent, megabytes.
+    """
 
     sent: int
     seconds: float
@@ -301,7 +303,7 @@ def steady(folder: Path, judge: str, rate: float, seconds: float) -> Steady:
         sizes.append(_megabytes(server.pid))
     lags = []
     with Store.open(folder / "watch.db") as store:
-        for trace_id, at in sent.items():
+        for trace_id, at in sorted(sent.items(), key=lambda each: each[1]):
             states = store.traces.decisions("measured", trace_id=trace_id)
             lags += [(each.changed_at - at).total_seconds() for each in states if each.state == "judged"]
     return Steady(len(sent), took, lags, sizes)
@@ -364,13 +366,16 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"judged by {judge:<9} {found:>8,.1f} answers a second", flush=True)
     with folder() as place:
         seen = steady(Path(place), judges[0], given.rate, 60 * given.minutes)
-    lags = sorted(seen.lags)
+    lags = seen.lags
     told = [f"{float(np.quantile(lags, q)):.2f} s" for q in (0.5, 0.95, 1.0)] if lags else ["no data"] * 3
+    parts = [f"{float(np.median(part)):.2f}" for part in np.array_split(lags, PARTS) if len(part)]
     print(
         f"steady, {given.rate:g} traces a second for {given.minutes:g} min, "
         f"accepted {seen.sent / seen.seconds:.1f} a second: "
-        f"{len(lags)} of {seen.sent} judged, lag {told[0]} (median), {told[1]} (95 %), {told[2]} (longest)"
+        f"{len(lags)} of {seen.sent} judged by {judges[0]}, "
+        f"lag {told[0]} (median), {told[1]} (95 %), {told[2]} (longest)"
     )
+    print(f"median lag by quarters of the time: {', '.join(parts) or 'no data'} s")
     sizes = ["not told" if each is None else f"{each:,.0f} MB" for each in seen.megabytes]
     print(
         f"memory of the server: {sizes[0]} after the first verdict, {', '.join(sizes[1:-1])} meanwhile, "

@@ -17,7 +17,10 @@ def test_all_figures_are_printed_and_nothing_is_lost(capsys: pytest.CaptureFixtu
     told = capsys.readouterr().out
     assert float(re.findall(r"ingested +([\d,]+) spans", told)[0].replace(",", "")) > 0
     assert float(re.findall(r"judged by novelty +([\d.,]+) answers", told)[0].replace(",", "")) > 0
-    assert "10 of 10 judged, lag " in told
+    assert "10 of 10 judged by novelty, lag " in told
+    assert (
+        len(re.findall(r"\d\.\d\d", told.partition("by quarters of the time: ")[2].partition(" s\n")[0])) == 4
+    )
     assert re.search(r"memory of the server: \S+ (MB|told) after the first verdict, .*meanwhile", told)
 
 

@@ -594,9 +594,11 @@ def test_the_command_shows_and_writes(call: Call) -> None:
     done = call("calibrate", "lab", "--recall", 0.9, "--to", "c.json")
     assert (done.code, done.err) == (0, "")
     assert done.width <= 80
+    full = call("calibrate", "lab", "--recall", 0.9, "--full")
+    assert full.code == 0 and "── after, held out" in full.out and "── after" not in done.out
+    assert done.out.count("\n") <= 24 < full.out.count("\n")
     for words in (
         "before",
-        "after, held out",
         "ECE",
         "Brier score",
         "log loss",
@@ -664,7 +666,7 @@ def test_copies_in_one_context_make_no_interval_narrower() -> None:
     assert widths[1] == pytest.approx(widths[0], rel=0.1)
 
 
-@given(st.lists(st.floats(-700, 700), min_size=1, max_size=30))
+@given(st.lists(st.floats(-690, 690), min_size=1, max_size=30))
 def test_joint_odds_are_those_of_as_many_independent_sentences_as_the_root_of_their_number(
     odds: list[float],
 ) -> None:

@@ -508,6 +508,22 @@ def test_a_slow_rule_delays_no_other(store: Store, clock: Clock) -> None:
     _async.run(watched())
 
 
+def test_a_worker_that_was_just_busy_looks_again_soon(store: Store, clock: Clock) -> None:
+    worker = watcher(store, rules("name: all\njudges: [novelty]\nquiet: 0s"), clock, judge())
+
+    async def watched() -> None:
+        async with asyncio.timeout(20):
+            running = asyncio.create_task(worker.run(poll=60))
+            for n in range(1, 4):
+                store.traces.put(answer(n), clock())
+                while states(store).get("judged", 0) < n:  # noqa: ASYNC110 (a store tells nobody)
+                    await asyncio.sleep(0.01)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    _async.run(watched())
+
+
 def test_what_cannot_be_stored_fails_and_takes_nothing_with_it(store: Store, clock: Clock) -> None:
     def said(sample: Sample) -> object:
         details = {"of": object()} if sample.id.startswith(f"{2:032x}") else {}

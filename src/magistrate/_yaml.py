@@ -319,7 +319,7 @@ def _unknown(key: Key, model: type[BaseModel]) -> str:
             places |= {each: f"{info.alias or name}.{each}" for each in inner.model_fields}
     here = [info.alias or name for name, info in model.model_fields.items()]
     places |= {name: name for name in here}
-    near = difflib.get_close_matches(str(key[-1]), places, n=1)
+    near = difflib.get_close_matches(str(key[-1]), places, n=1, cutoff=0.7)
     meant = f"did you mean {places[near[0]]!r}? " if near else ""
     return f"unknown key; {meant}known: {', '.join(here)}"
 

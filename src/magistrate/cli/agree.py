@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import click
 
-from magistrate.cli.options import json_option, reading_options, store_option
+from magistrate.cli.options import full_option, json_option, reading_options, store_option
 from magistrate.cli.output import console, print_json
 
 EXAMPLE = (
     "Example: magistrate agree last; magistrate agree last --with labels.csv --by metadata.domain; "
     "magistrate agree last --judge faithfulness --with-judge hallucination"
 )
+
+LISTED = 10  # disagreements
 
 
 @click.command(short_help="Measure how well a judge agrees with people, or another judge.", epilog=EXAMPLE)
@@ -34,10 +36,9 @@ EXAMPLE = (
     "--list",
     "listed",
     type=click.IntRange(0),
-    default=10,
-    show_default=True,
-    help="How many disagreements to show, those where the judge is surest first.",
+    help="How many disagreements to show, those where the judge is surest first (default with --full: 10).",
 )
+@full_option
 @store_option
 @json_option
 def command(
@@ -50,14 +51,16 @@ def command(
     mapping: tuple[tuple[str, str], ...],
     labels: dict[str, str],
     max_unread: float,
-    listed: int,
+    listed: int | None,
+    full: bool,
     store: str | None,
     as_json: bool,
 ) -> None:
     """Measure how well a judge of RUN agrees with people, or with another judge.
 
     Besides the share of equal labels, it prints Cohen's kappa (weighted if labels are ordered),
-    Krippendorff's alpha and Gwet's AC1, with intervals, and the samples on which the two differ.
+    Krippendorff's alpha and Gwet's AC1, with intervals. With --full or --list, also the samples on which
+    the two differ.
     """
     from magistrate.api.agree import agree
     from magistrate.cli.exit_codes import print_problems
@@ -78,5 +81,7 @@ def command(
     if as_json:
         print_json(report.to_dict())
     else:
-        render_agreement(report, console(), listed)
+        render_agreement(
+            report, console(), LISTED if listed is None else listed, full=full or listed is not None
+        )
     print_problems(report.problems)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import json_option, model_options, reading_options, run_option, store_option
+from magistrate.cli.options import (
+    full_option,
+    json_option,
+    model_options,
+    reading_options,
+    run_option,
+    store_option,
+)
 from magistrate.cli.output import console, print_json
 from magistrate.runs.options import BALANCE, CONCURRENT, LIMIT, SAMPLE, SEED, TIME_FOR_VERDICT, VIEW
 
@@ -41,6 +48,7 @@ EXAMPLE = "Example: magistrate audit faithfulness --data quickstart --sample 20 
     help="Write an HTML report to this file.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@full_option
 @run_option(CONCURRENT, help="How many judgements to run at the same time.")
 @run_option(TIME_FOR_VERDICT)
 @model_options
@@ -61,6 +69,7 @@ def command(
     attacks: int,
     html: Path | None,
     force: bool,
+    full: bool,
     concurrency: int,
     deadline: float,
     model: str | None,
@@ -94,10 +103,10 @@ def command(
         limits=Limits(concurrency=concurrency, deadline=deadline),
         watcher=ProgressBar(console(error=True), lines=True),
     )
-    return _made(examination, html, as_json)
+    return _made(examination, html, as_json, full)
 
 
-def _made(examination: Examination, html: Path | None, as_json: bool) -> int:
+def _made(examination: Examination, html: Path | None, as_json: bool, full: bool) -> int:
     """Judge, then print and write the results, even after Ctrl-C."""
     from magistrate import _async
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE, interrupted_code, print_problems
@@ -116,7 +125,7 @@ def _made(examination: Examination, html: Path | None, as_json: bool) -> int:
     if as_json:
         print_json(audit.to_dict())
     else:
-        render(audit, console())
+        render(audit, console(), full=full)
     if html is not None:
         html.write_text(page(audit), encoding="utf-8")
         click.echo(f"wrote {html}", err=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import folds_option, json_option, store_option
+from magistrate.cli.options import folds_option, full_option, json_option, store_option
 from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ SHARE = click.FloatRange(0, 1, min_open=True)
     "--to", "target", type=click.Path(path_type=Path), help="Write the calibration to this .json file."
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@full_option
 @store_option
 @json_option
 def command(
@@ -79,6 +80,7 @@ def command(
     binning: Binning,
     target: Path | None,
     force: bool,
+    full: bool,
     store: str | None,
     as_json: bool,
 ) -> None:
@@ -111,7 +113,7 @@ def command(
     if as_json:
         print_json({**found.to_dict(), "file": None if target is None else str(target)})
         return
-    render_calibration(found.fit, found.file, console())
+    render_calibration(found.fit, found.file, console(), full=full)
     if target is not None:
         click.echo(f"\nwritten to {target}; use it with: magistrate run DATA --calibration {target}")
 

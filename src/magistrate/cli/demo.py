@@ -43,7 +43,7 @@ def command(pull: bool, store: str | None, as_json: bool) -> int:
     from magistrate.detectors.large import is_pulled
     from magistrate.report.formatting import plain
     from magistrate.report.gates import without_verdict
-    from magistrate.report.screen import print_figures
+    from magistrate.report.screen import print_figures, print_remark
     from magistrate.report.terminal import print_head
     from magistrate.runs.progress import ProgressBar
 
@@ -61,6 +61,7 @@ def command(pull: bool, store: str | None, as_json: bool) -> int:
         print_head(report, terminal)
         terminal.print()
         print_figures(report, terminal)
+        print_remark(report, terminal, alone=True)
         for what, sample, verdict in chosen:
             _print_sample(what, sample, verdict, terminal)
         _print_next(chosen, store, terminal)

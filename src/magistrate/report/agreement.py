@@ -10,7 +10,7 @@ from rich.text import Text
 
 from magistrate._text import counted, percent
 from magistrate.analysis.agreement import Agreement, AgreementReport, Raters
-from magistrate.report.formatting import cut, decimal, estimated, lines, numbers, plain, tally
+from magistrate.report.formatting import cut, decimal, estimated, first_remark, lines, numbers, plain, tally
 
 NAMES = {
     "observed": "observed agreement",
@@ -27,8 +27,17 @@ LEAST_EXCERPT = 8  # width in columns below which no excerpt is shown
 WIDE = 118  # width in columns from which slices show every metric
 
 
-def render_agreement(report: AgreementReport, console: Console, listed: int = 10) -> None:
-    """Print the agreement metrics, the table, the slices and the first `listed` disagreements."""
+def render_agreement(
+    report: AgreementReport, console: Console, listed: int = 10, *, full: bool = True
+) -> None:
+    """Print the agreement metrics, the table, the slices and the first `listed` disagreements.
+
+    Unless `full`, print one screen: without the disagreements, and only the first remark.
+    """
+    if not full:
+        for part in _short(report, console):
+            console.print(part)
+        return
     for part in _parts(report, console, listed):
         console.print(part)
     if report.overall.n:
@@ -55,7 +64,25 @@ def _weights(labels: tuple[str, ...], places: tuple[float, ...]) -> str:
     )
 
 
+def _short(report: AgreementReport, console: Console) -> Iterator[RenderableType]:
+    yield from _compared(report, console)
+    if remark := first_remark(report.remarks):
+        yield ""
+        yield remark
+    yield ""
+    more = f" --full: {counted(len(report.disagreements), 'disagreement')}." if report.disagreements else ""
+    yield Text(f"Brackets: 95 % intervals.{more}", style="dim")
+
+
 def _parts(report: AgreementReport, console: Console, listed: int) -> Iterator[RenderableType]:
+    yield from _compared(report, console)
+    if report.remarks:
+        yield ""
+        yield lines(*(("remark", each) for each in report.remarks), style="yellow")
+    yield from _disagreements(report, console.width, listed)
+
+
+def _compared(report: AgreementReport, console: Console) -> Iterator[RenderableType]:
     overall = report.overall
     yield Text.assemble((plain(report.judge), "bold cyan"), " against ", (plain(report.reference), "bold"))
     contexts = counted(overall.n_contexts, "context")
@@ -78,10 +105,6 @@ def _parts(report: AgreementReport, console: Console, listed: int) -> Iterator[R
     if report.slices:
         yield ""
         yield _slices(report, console.width)
-    if report.remarks:
-        yield ""
-        yield lines(*(("remark", each) for each in report.remarks), style="yellow")
-    yield from _disagreements(report, console.width, listed)
 
 
 def _matrix(report: AgreementReport, width: int) -> Table:

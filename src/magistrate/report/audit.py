@@ -37,6 +37,10 @@ KEY = (
     "size; score: its mean change. Most serious first: by flips beyond the control. Brackets: 95 % intervals "
     "over other contexts (and attacks)."
 )
+SHORT_KEY = (
+    "Flipped: the share of pairs whose label changed; control: the same with harmless words of the same "
+    "size. --full: every check in words, those that do not apply too, and the recipe."
+)
 SURE = 0.005  # smaller changes of scores are reported as none
 
 
@@ -149,29 +153,37 @@ def facts(audit: Audit) -> list[tuple[str, str]]:
     return known
 
 
-def render(audit: Audit, console: Console) -> None:
-    """Print the audit: a line per check, most serious first, then an explanation of each, then the recipe."""
+def render(audit: Audit, console: Console, *, full: bool = True) -> None:
+    """Print the audit: a line per check, most serious first, then an explanation of each, then the recipe.
+
+    Unless `full`, print one screen: only the most serious check is explained, and the recipe and checks that
+    do not apply are left out.
+    """
     console.print(Text.assemble("audit of ", (plain(audit.judge), "bold")))
     if not audit.complete:
         console.print(
             Text(f"not complete: {audit.n_judged} of {audit.n_planned} judgements", style="bold yellow")
         )
-    for heading, findings in groups(audit):
+    for heading, found in groups(audit):
+        findings = found if full else [each for each in found if each.effect is not None]
+        if not findings:
+            continue
         console.print()
         console.print(Text(heading, style="bold cyan"))
         table = numbers("check", "pairs", "flipped", "control", "score")
         for finding in findings:
             table.add_row(finding.name, *row(finding))
         console.print(table)
-        for finding in findings:
+        for finding in findings if full else findings[: heading == FAULTS]:
             console.print()
             console.print(
                 Text(f"{finding.name}: ", style="bold").append(plain(words(finding, audit)), style="not bold")
             )
     console.print()
-    console.print(Text(KEY, style="dim"))
-    console.print()
-    console.print(lines(*facts(audit)))
+    console.print(Text(KEY if full else SHORT_KEY, style="dim"))
+    if full:
+        console.print()
+        console.print(lines(*facts(audit)))
 
 
 def groups(audit: Audit) -> list[tuple[str, list[Finding]]]:

@@ -17,6 +17,7 @@ from magistrate.metrics.thresholds import RATES
 from magistrate.report.formatting import (
     change,
     estimated,
+    first_remark,
     interval,
     lines,
     numbers,
@@ -38,10 +39,15 @@ NAMES = {
     "flagged": "share flagged",
     "cost": "cost a sample",
 }
+SHORT_FACTS = ("samples", "left out", "base rate", "threshold")
 BAR = 24  # width in columns of a bar of 1
 KEY = (
     "Bar: the share of these samples that is really hallucinated. │: their mean score. If scores are "
     "probabilities, the bar ends there."
+)
+SHORT_FOOT = (
+    "After: on held-out samples only. Brackets: 95 % intervals; in parentheses the ECE by chance. --full: "
+    "reliability by score, and how the calibration was fitted."
 )
 FOOT = (
     "After: on held-out samples only, with calibrations and thresholds fitted to the other folds. Brackets: "
@@ -50,10 +56,23 @@ FOOT = (
 )
 
 
-def render_calibration(fit: Fit, told: CalibrationFile, console: Console) -> None:
-    """Print the fit, the reliability of scores before and after it, metrics and remarks."""
+def render_calibration(fit: Fit, told: CalibrationFile, console: Console, *, full: bool = True) -> None:
+    """Print the fit, the reliability of scores before and after it, metrics and remarks.
+
+    Unless `full`, print one screen: the samples and the threshold, the metrics, and one remark.
+    """
     head = Text.assemble((plain(told.judge.words), "bold"), f"  {fit.method} on {plain(told.data.dataset)}")
     console.print(head)
+    if not full:
+        console.print(lines(*((name, each) for name, each in _facts(fit, told) if name in SHORT_FACTS)))
+        console.print()
+        console.print(_figures(fit))
+        if remark := first_remark(fit.remarks):
+            console.print()
+            console.print(remark)
+        console.print()
+        console.print(Text(SHORT_FOOT, style="dim"))
+        return
     console.print(lines(*_facts(fit, told)))
     for name, measured in (("before", fit.before), ("after, held out", fit.after)):
         console.print()

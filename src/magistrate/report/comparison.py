@@ -16,7 +16,16 @@ from magistrate.analysis.comparison import (
     outcome_of,
 )
 from magistrate.analysis.power import Plan
-from magistrate.report.formatting import cut, distinct_names, estimated, lines, numbers, plain, tally
+from magistrate.report.formatting import (
+    cut,
+    distinct_names,
+    estimated,
+    first_remark,
+    lines,
+    numbers,
+    plain,
+    tally,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -59,11 +68,9 @@ def _short(comparison: Comparison, console: Console) -> Iterator[RenderableType]
     yield ""
     for sentence in comparison.sentences:
         yield Text(plain(sentence))
-    first, *more = (*comparison.remarks, "")
-    if first:
+    if remark := first_remark(comparison.remarks):
         yield ""
-        others = f" ({counted(len(more) - 1, 'more remark')}: --full)" if len(more) > 1 else ""
-        yield Text(f"remark  {plain(first)}{others}", style="yellow")
+        yield remark
     yield ""
     yield Text("Brackets: 95 % intervals. --full: each pair in figures, and its flips.", style="dim")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import Heat, Marked, seen, signed
+from magistrate._text import Heat, Marked, counted, seen, signed
 from magistrate._text import decimal as decimal
 from magistrate._text import plain as plain
 from magistrate.metrics.classification import Estimate
@@ -132,6 +132,17 @@ def lines(*rows: tuple[str, str], style: str = "") -> Table:
     for name, words in rows:
         grid.add_row(plain(name), Text(plain(words), style=style))
     return grid
+
+
+def first_remark(remarks: Sequence[str], *, alone: bool = False) -> Text | None:
+    """Return the first remark, and unless `alone`, the number of those that `--full` shows."""
+    from rich.text import Text
+
+    if not remarks:
+        return None
+    others = len(remarks) - 1
+    more = f" ({counted(others, 'more remark')}: --full)" if others and not alone else ""
+    return Text.assemble(("remark  ", "dim"), (plain(remarks[0]), "yellow"), (more, "dim"))
 
 
 def cut(text: str, width: int) -> str:

@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING
 
 from magistrate._text import counted, decimal, percent, signed
 from magistrate.analysis.jury import JuryReport, Row
-from magistrate.report.formatting import cut, distinct_names, estimated, lines, numbers, plain, tally
+from magistrate.report.formatting import (
+    cut,
+    distinct_names,
+    estimated,
+    first_remark,
+    lines,
+    numbers,
+    plain,
+    tally,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 LONGEST = 32  # columns for a member's name
 MOST_PAIRS = 8  # members up to which the table of pairs is shown
@@ -22,34 +32,41 @@ KEY = (
 )
 
 
-def render_jury(report: JuryReport, console: Console, listed: int = 10) -> None:
-    """Print the jury, its members, their correlated errors, label-free estimates, and `listed` disputes."""
-    for part in _parts(report, console, listed):
+def render_jury(report: JuryReport, console: Console, listed: int = 10, *, full: bool = True) -> None:
+    """Print the jury, its members, their correlated errors, label-free estimates, and `listed` disputes.
+
+    Unless `full`, print one screen: the jury with and without each member, the gain, and one remark.
+    """
+    for part in _parts(report, console, listed) if full else _short(report):
         console.print(part)
+
+
+def _short(report: JuryReport) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield from _head(report)
+    yield ""
+    yield _rows(report, full=False)
+    yield from _gain(report)
+    if report.n_common:
+        yield _votes(report)
+    if remark := first_remark(report.remarks):
+        yield ""
+        yield remark
+    yield ""
+    disputed = f", {counted(len(report.disputed), 'disputed sample')}" if report.disputed else ""
+    yield Text(
+        f"Brackets: 95 % intervals. --full: other ways to pool, correlated errors{disputed}.", style="dim"
+    )
 
 
 def _parts(report: JuryReport, console: Console, listed: int) -> Iterator[RenderableType]:
     from rich.text import Text
 
-    yield Text(plain(report.source), style="bold cyan")
-    contexts = f", {counted(report.n_contexts, 'context')}" if report.n_common else ""
-    measured = f"{report.n_common} of them labelled and judged by every member{contexts}"
-    yield Text(plain(f"run {report.run}  ·  {report.n_judged} of {report.n_total} samples; {measured}"))
-    if report.left_out:
-        yield Text(plain(f"not measured: {tally(report.left_out)}"))
+    yield from _head(report)
     yield ""
     yield _rows(report)
-    if report.best is not None:
-        yield ""
-        gain = report.gain
-        within = "" if gain.low is None else f" [{signed(gain.low)}, {signed(gain.high)}]"
-        yield Text(
-            plain(
-                f"jury minus {report.best}, the best single member: balanced accuracy "
-                f"{signed(gain.value)}{within}"
-            ),
-            style="bold",
-        )
+    yield from _gain(report)
     if report.n_common:
         yield ""
         yield from _errors(report)
@@ -64,7 +81,34 @@ def _parts(report: JuryReport, console: Console, listed: int) -> Iterator[Render
         yield Text(KEY, style="dim")
 
 
-def _rows(report: JuryReport) -> Table:
+def _head(report: JuryReport) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield Text(plain(report.source), style="bold cyan")
+    contexts = f", {counted(report.n_contexts, 'context')}" if report.n_common else ""
+    measured = f"{report.n_common} of them labelled and judged by every member{contexts}"
+    yield Text(plain(f"run {report.run}  ·  {report.n_judged} of {report.n_total} samples; {measured}"))
+    if report.left_out:
+        yield Text(plain(f"not measured: {tally(report.left_out)}"))
+
+
+def _gain(report: JuryReport) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    if report.best is not None:
+        yield ""
+        gain = report.gain
+        within = "" if gain.low is None else f" [{signed(gain.low)}, {signed(gain.high)}]"
+        yield Text(
+            plain(
+                f"jury minus {report.best}, the best single member: balanced accuracy "
+                f"{signed(gain.value)}{within}"
+            ),
+            style="bold",
+        )
+
+
+def _rows(report: JuryReport, *, full: bool = True) -> Table:
     table = numbers("judge", "verdicts", "balanced accuracy", "AUROC")
 
     def add(row: Row, style: str = "") -> None:
@@ -77,7 +121,7 @@ def _rows(report: JuryReport) -> Table:
         )
 
     add(report.jury, "bold")
-    for group in (report.members, report.without, (*report.pools, report.unlabelled.row)):
+    for group in (report.members, report.without, (*report.pools, report.unlabelled.row) if full else ()):
         table.add_section()
         for row in group:
             add(row)
@@ -97,16 +141,21 @@ def _errors(report: JuryReport) -> Iterator[RenderableType]:
                 cut(name, LONGEST), *("" if at == to else decimal(row[to]) for to in range(len(names)))
             )
         yield table
-    votes = report.errors.effective
-    yield Text.assemble(
-        "mean ",
-        estimated(report.errors.mean),
-        f"; {len(names)} members are worth ",
-        estimated(votes),
-        " independent votes",
-    )
+    yield _votes(report)
     if report.errors.mean.undefined:
         yield Text(report.errors.mean.undefined, style="dim")
+
+
+def _votes(report: JuryReport) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(
+        "mean correlation of errors ",
+        estimated(report.errors.mean),
+        f"; {len(report.members)} members are worth ",
+        estimated(report.errors.effective),
+        " independent votes",
+    )
 
 
 def _unlabelled(report: JuryReport) -> Iterator[RenderableType]:

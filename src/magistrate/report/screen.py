@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magistrate._text import counted
-from magistrate.report.formatting import decimal, duration, estimated, numbers, plain, tally
+from magistrate.report.formatting import decimal, duration, estimated, first_remark, numbers, plain, tally
 from magistrate.report.terminal import print_head
 from magistrate.report.values import Baseline, JudgeReport, Report, name_of
 from magistrate.store.shares import PART
@@ -30,11 +30,7 @@ def render_screen(report: Report, console: Console) -> None:
     for judge in report.judges:
         if told := _without_verdict(judge):
             console.print(Text(f"{plain(judge.judge)}: {told}", "yellow"))
-    remarks = _remarks(report)
-    if remarks:
-        more = f" ({counted(len(remarks) - 1, 'more remark')}: --full)" if len(remarks) > 1 else ""
-        console.print()
-        console.print(Text.assemble(("remark  ", "dim"), (plain(remarks[0]), "yellow"), (more, "dim")))
+    print_remark(report, console)
     run = plain(report.run.id)
     console.print()
     # Commands stay whole, so that they can be copied.
@@ -45,6 +41,13 @@ def render_screen(report: Report, console: Console) -> None:
 def print_figures(report: Report, console: Console) -> None:
     """Print one row per judge, and one for the best trivial rule where there is one."""
     console.print(_figures(report, console.width))
+
+
+def print_remark(report: Report, console: Console, *, alone: bool = False) -> None:
+    """Print the gravest remark, if there is one; unless `alone`, with the number of others."""
+    if remark := first_remark(_remarks(report), alone=alone):
+        console.print()
+        console.print(remark)
 
 
 def next_command(report: Report) -> str:

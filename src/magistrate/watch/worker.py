@@ -51,7 +51,8 @@ COVER_PAUSE = 50  # that pause as a multiple of what the search takes, in a stor
 BATCHES = 4  # leased at once, as a multiple of the rule's concurrency
 QUICK = 1.0  # seconds for a batch, below which the next one is larger
 MOST_LEASED = 256  # at once, by one worker
-POLL = 1.0  # seconds between steps that found nothing to do
+POLL = 1.0  # seconds between steps while there is nothing to do
+FIRST_POLL = 0.02  # seconds after the first step that found nothing, then twice as many each time
 
 _log = _logging.get("watch")
 
@@ -162,6 +163,7 @@ class Watcher:
     async def run(self, poll: float = POLL) -> None:
         """Do what is due, forever. A slow judge does not delay the reading of traces or other rules."""
         judging: dict[str, asyncio.Task[int]] = {}
+        pause = FIRST_POLL
         try:
             while True:
                 done = self._decide()
@@ -173,7 +175,10 @@ class Watcher:
                 over = [name for name, task in judging.items() if task.done()]
                 done.settled += sum(judging.pop(name).result() for name in over)
                 if not done and (over or not judging):  # else that took as long
-                    await asyncio.sleep(poll)
+                    await asyncio.sleep(min(pause, poll))
+                    pause = min(2 * pause, poll)
+                else:
+                    pause = FIRST_POLL
         finally:
             for task in judging.values():
                 task.cancel()
