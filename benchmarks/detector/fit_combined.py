@@ -7,7 +7,8 @@ on their test parts, on the built-in set, on the everyday cases and on half of t
 their context. Each family of sets has the same weight, and so has each label within a set. No weight is below
 0. For each set the table has the AUROC of the detector, of `novelty` and of `combined`, the last two with
 weights fitted without the family of the set, the gain of `combined` over `novelty` with its interval
-(contexts resampled, paired), and balanced accuracies at .5.
+(contexts resampled, paired), balanced accuracies at .5, and what `combined` flags there: which share of the
+hallucinated outputs, and of the others.
 
 `--write` writes the weights for this size to src/magistrate/judges/combined.toml.
 """
@@ -57,7 +58,10 @@ def main() -> None:
     if told.size == "large":
         pull()
     learnt, tested = parts(told.size, told.most)
-    print(f"{'set':<26}{'n':>6}  detector  novelty  combined  gain [95 %]          at .5: novelty combined")
+    print(
+        f"{'set':<26}{'n':>6}  detector  novelty  combined  gain [95 %]          at .5: novelty combined"
+        "  finds  flags wrongly"
+    )
     gains, without = [], {}
     for each, new in tested:
         others = [part for part in learnt if part.family != each.family]
@@ -132,12 +136,14 @@ def show(each: Part, new: np.ndarray, odds: np.ndarray) -> float:
         values.append(figures(one)[0])
         drawn.append(draws_of(figures, each.groups)[:, 0])
         support = figures.support("auroc", each.groups)
+    flagged = odds >= 0
     gain = float(values[2][0] - values[1][0])
     told, _ = difference_of(gain, drawn[2] - drawn[1], int(each.groups.max()) + 1, support)
     print(
         f"{each.name:<26}{len(odds):>6}  {values[0][0]:>8.3f}  {values[1][0]:>7.3f}  {values[2][0]:>8.3f}"
         f"  {gain:+.3f} [{told.low:+.3f}, {told.high:+.3f}]"
-        f"        {values[1][1]:>7.3f}  {values[2][1]:>8.3f}",
+        f"        {values[1][1]:>7.3f}  {values[2][1]:>8.3f}"
+        f"  {flagged[each.truth].mean():>5.0%}  {flagged[~each.truth].mean():>13.0%}",
         flush=True,
     )
     return gain
