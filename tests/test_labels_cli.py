@@ -71,7 +71,7 @@ def test_a_queue_is_made_once_and_opened_again_as_it_is(
 def test_figures_go_out_and_labels_in(labelled: Path, call: Call, tmp_path: Path) -> None:
     assert "rows" in call("labels").out
     shown = call("labels", "show", "rows").out
-    assert "hallucinated .50" in shown and "more labels for ±0.05" in shown
+    assert "hallucinated .50" in shown and "more labels for ±.05" in shown
     assert "2 decided, 0 in conflict, 1 unsure, 5 open" in shown
     assert "no item has the labels of two people yet" in shown
     data = json.loads(call("labels", "show", "rows", "--json").out)

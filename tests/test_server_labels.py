@@ -175,7 +175,7 @@ def test_two_people_label_without_seeing_each_other_and_a_third_decides(
     assert [(span.start, span.end, span.kind) for span in gold.spans] == [(0, 2, "evident_conflict")]
     assert "<script>alert" not in cem.get(f"{QUEUE}/conflicts/1").text
     overview = unescape(ana.get(QUEUE).text)
-    assert "2 people labelled 1 items in common" in overview and "hallucinated 1.00" in overview
+    assert "2 people labelled 1 item in common" in overview and "hallucinated 1.00" in overview
 
 
 def test_after_ten_labels_the_interval_is_told_and_at_the_end_that_nothing_is_left(

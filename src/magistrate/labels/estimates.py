@@ -14,6 +14,7 @@ from itertools import combinations
 from math import ceil
 from typing import Any
 
+from magistrate._text import counted
 from magistrate.analysis.agreement import Raters, raters_of
 from magistrate.analysis.columns import groups_of
 from magistrate.errors import InputError
@@ -61,17 +62,19 @@ class Progress:
         """One sentence: the share with its interval, and how many more labels are needed."""
         if self.share.value is None:
             return f"hallucinated: {self.share.undefined}"
-        told = f"hallucinated {self.share} from {self.n_decided} labelled samples"
+        told = f"hallucinated {self.share} from {counted(self.n_decided, 'labelled sample')}"
         if self.share.low is None:
             return f"{told} ({self.share.undefined})"
+        width = f"±{f'{self.width:g}'.lstrip('0')}"
         if self.more == 0:
-            return f"{told}; the interval has the requested width (±{self.width:g})"
+            return f"{told}; the interval has the requested width ({width})"
         if self.more is None:
             return told
-        plural = "label" if self.more == 1 else "labels"
         left = self.n_items - self.n_decided
-        few = f", and the queue has {left:,} more items" if left < self.more else ""
-        return f"{told}; about {self.more:,} more {plural} for ±{self.width:g}{few}"
+        few = f", and the queue has {counted(left, 'more item') if left else 'no more items'}"
+        return (
+            f"{told}; about {counted(self.more, 'more label')} for {width}{few if left < self.more else ''}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
