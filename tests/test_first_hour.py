@@ -289,6 +289,17 @@ def test_the_demonstration_shows_what_the_large_detector_adds_if_it_is_here(
     assert list(call("demo", "--json").data["judges"]) == ["auto", "novelty"]
 
 
+def test_the_demonstration_pulls_both_models_if_it_may(
+    call: Call, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulled = []
+    monkeypatch.setattr("magistrate.detectors.large.pull", lambda _report: pulled.append("large"))
+    monkeypatch.setattr("magistrate.engines.models.pull", lambda model, _report: pulled.append(model.name))
+    assert call("demo", "--json").code == 0 and not pulled
+    assert call("demo", "--pull", "--json").code == 0
+    assert pulled == ["large", "smollm2-135m-instruct"]
+
+
 def test_the_demonstration_shows_the_passage_that_contradicts(capsys: pytest.CaptureFixture[str]) -> None:
     context = ("Here.", "The shop is on the east side. It is red.")
     sample = Sample("s", "It is on the west side.", context)

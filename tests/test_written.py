@@ -30,6 +30,7 @@ twins = script()
 LEARNT = sorted(path for path in (BENCHMARKS / "detector").glob("*.jsonl") if path.stem != "held")
 TRIED = [BENCHMARKS / "detector" / "held.jsonl", BENCHMARKS / "everyday.jsonl"]
 FILES = [*LEARNT, *TRIED]
+ADDITIONS = BENCHMARKS / "additions.jsonl"  # its words do tell: what is not in a context has other words
 DENIAL = re.compile(r"\b(?:not|no|never)\b|n't\b", re.I)
 
 
@@ -67,7 +68,7 @@ def test_every_twin_is_whole_and_its_wrong_words_are_marked(path: Path) -> None:
 
 def test_what_is_tried_was_not_learnt_from() -> None:
     seen: dict[str, str] = {}
-    for path in FILES:
+    for path in [*FILES, ADDITIONS]:
         for told in documents(path):
             text = re.sub(r"\W+", " ", told["context"]).casefold()
             assert seen.setdefault(text, path.stem) == path.stem, told["context"][:80]
@@ -75,7 +76,7 @@ def test_what_is_tried_was_not_learnt_from() -> None:
     named = set(re.findall(r"name: ([\w-]+)", stages))
     assert not named & {path.stem for path in TRIED}
     assert {name for name in named if name.startswith(("written", "short"))} <= {
-        name for path in LEARNT for name in (path.stem, f"{path.stem}-together")
+        name for path in LEARNT for name in (path.stem, f"{path.stem}-together", f"{path.stem}-elsewhere")
     }
 
 
@@ -93,3 +94,19 @@ def test_outputs_of_several_statements_say_what_their_twins_say(tmp_path: Path) 
         assert all(any(each in twin["wrong"] for twin in told) for each in marked)
     together = first["output"] + second["output"]
     assert all(twin[side] in together for twin in told for side in twins.SIDES)
+
+
+@pytest.mark.parametrize("path", LEARNT[:2], ids=lambda path: path.stem)
+def test_a_statement_stands_beside_its_document_and_beside_a_text_that_is_silent_on_it(path: Path) -> None:
+    rows = list(twins.elsewhere(path))
+    assert rows == list(twins.elsewhere(path))
+    known = {told["context"] for told in documents(path)}
+    alone = 0
+    for right, wrong in zip(rows[::2], rows[1::2], strict=True):
+        assert (right["label"], wrong["label"]) == ("faithful", "hallucinated")
+        ((start, end),) = wrong["spans"]
+        said = wrong["output"][start:end]
+        assert said in right["output"] and said not in wrong["context"][0]
+        assert right["context"][0] in known
+        alone += right["output"] == wrong["output"]
+    assert 0.5 < alone / (len(rows) / 2) < 0.95  # the others have another statement beside them

@@ -2,13 +2,14 @@
 
 Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.fit_combined [--size large]
 
-Weights of sentences are fitted to the dev parts of the sets of `python -m benchmarks.quality`, and measured
-on their test parts, on the built-in set, on the everyday cases and on half of these after one sentence of
-their context. Each family of sets has the same weight, and so has each label within a set. No weight is below
-0. For each set the table has the AUROC of the detector, of `novelty` and of `combined`, the last two with
-weights fitted without the family of the set, the gain of `combined` over `novelty` with its interval
-(contexts resampled, paired), balanced accuracies at .5, and what `combined` flags there: which share of the
-hallucinated outputs, and of the others.
+Weights of sentences are fitted to the dev parts of the sets of `python -m benchmarks.quality` and to held
+statements, and measured on the test parts, on the built-in set, on the everyday cases, on half of these
+after one sentence of their context, and on additions (statements that the context supports in other words,
+and such that it is silent on), alone and after a supported one. Each family of sets has the same weight, and
+so has each label within a set. No weight is below 0. For each set the table has the AUROC of the detector, of
+`novelty` and of `combined`, the last two with weights fitted without the family of the set, the gain of
+`combined` over `novelty` with its interval (contexts resampled, paired), balanced accuracies at .5, and what
+`combined` flags there: which share of the hallucinated outputs, and of the others.
 
 `--write` writes the weights for this size to src/magistrate/judges/combined.toml.
 """
@@ -26,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.detector.fit import Part, contexts_of, fitted, truth_of
-from benchmarks.detector.measure import EVERYDAY, HELD, sentences_of
+from benchmarks.detector.measure import ADDITIONS, EVERYDAY, HELD, sentences_of
+from benchmarks.detector.twins import elsewhere
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
@@ -41,6 +43,7 @@ from magistrate.metrics.paired import Figures
 from magistrate.metrics.resampling import difference_of, draws_of
 from magistrate.types import Sample, Verdict
 
+OURS = 5  # the last sets of the table were written for this project
 FAMILIES = ("summedits", "begin", "halueval")  # novelty has weights without each of these
 
 
@@ -69,7 +72,7 @@ def main() -> None:
         if each.family in FAMILIES:
             without[each.family] = weights(fit, others)
         gains.append(show(each, new, each.odds(fit)))
-    print(f"mean gain of the sets that are not ours: {np.mean(gains[:-3]):+.3f}")
+    print(f"mean gain of the sets that are not ours: {np.mean(gains[:-OURS]):+.3f}")
     fit = fitted(learnt)
     print("fitted to all: intercept, detector, novelty", fit.round(3))
     if told.write:
@@ -82,7 +85,9 @@ def main() -> None:
 
 def parts(size: Size, most: int) -> tuple[list[Part], list[tuple[Part, np.ndarray]]]:
     """Return the sets to fit to, and those to measure on with novelty's log odds of their outputs."""
-    learnt, tests = [part(size, "held", "held", twins(HELD))], []
+    learnt = [part(size, "held", "held", twins(HELD))]
+    learnt.append(part(size, "elsewhere", "elsewhere", twins(HELD, elsewhere)))
+    tests = []
     for each in filter(here, SETS):
         split = draw(each, most)
         learnt.append(part(size, f"{each.name}-dev", each.family, split.dev[: most // 2]))
@@ -90,6 +95,8 @@ def parts(size: Size, most: int) -> tuple[list[Part], list[tuple[Part, np.ndarra
     tests.append(("quickstart", "quickstart", list(load("quickstart"))))
     tests.append(("everyday", "everyday", twins(EVERYDAY)))
     tests.append(("everyday, after one", "everyday", after_one(twins(EVERYDAY))))
+    tests.append(("additions", "additions", twins(ADDITIONS)))
+    tests.append(("additions, after one", "additions", after_right(twins(ADDITIONS))))
     return learnt, [(part(size, *each), asyncio.run(counted(*each[1:]))) for each in tests]
 
 
@@ -119,6 +126,17 @@ def after_one(samples: Sequence[Sample]) -> list[Sample]:
         text = each.context[0]
         start, end = sentences(text)[0]
         found.append(replace(each, output=f"{text[start:end].strip()} {each.output}"))
+    return found
+
+
+def after_right(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the statements of each context but its first right one, each after that one."""
+    first: dict[tuple[str, ...], str] = {}
+    found = []
+    for each in samples:
+        said = each.output or ""
+        if first.setdefault(each.context, said) != said:
+            found.append(replace(each, output=f"{first[each.context]} {said}"))
     return found
 
 

@@ -42,7 +42,7 @@ STAGES = {  # the recipe, millions of tokens, the highest learning rate, tokens 
         ("3-twins", 2.3, 1.2e-4, 4096),
         ("4-whole", 4.3, 1.2e-4, 4096),
     ),
-    "large": (("large", 48.2, 5e-4, 16384),),
+    "large": (("large", 48.2, 5e-4, 16384), ("large-elsewhere", 1.0, 1.5e-4, 2048)),
 }
 BASES = {"small": "minilm-l6", "large": "mpnet"}
 PLACES = {"small": SHIPPED, "large": LEARNT}

@@ -2,10 +2,11 @@
 
 Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.measure [--size large]
 
-The sets are the test parts of `python -m benchmarks.quality`, the built-in set, and the everyday cases,
-whose parts are the lines by kind. The detector was trained on none of them. The table marks a set whose
-family it was trained on. Probabilities are fitted to the dev parts of these sets and to the statements of
-`held.jsonl`, also not trained on, with the same weight for each family.
+The sets are the test parts of `python -m benchmarks.quality`, the built-in set, additions (statements that
+the context supports in other words, and such that it is silent on), and the everyday cases, whose parts are
+the lines by kind. The detector was trained on none of them. The table marks a set whose family it was trained
+on. Probabilities are fitted to the dev parts of these sets and to the statements of `held.jsonl`, as twins
+and beside other texts, also not trained on, with the same weight for each family.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.detector.fit import Part, contexts_of, fitted, truth_of
+from benchmarks.detector.twins import elsewhere
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
@@ -34,7 +36,8 @@ from magistrate.training.detector.training import card
 from magistrate.types import Sample
 
 HERE = Path(__file__).parent
-EVERYDAY, HELD = HERE.parent / "everyday.jsonl", HERE / "held.jsonl"
+EVERYDAY, ADDITIONS = HERE.parent / "everyday.jsonl", HERE.parent / "additions.jsonl"
+HELD = HERE / "held.jsonl"
 WORK = Path("build/measured")  # what was computed is kept there, so that a second run takes seconds
 
 
@@ -58,7 +61,7 @@ def main() -> None:
 
 def calibrated(model: Detector, most: int) -> tuple[float, float]:
     """Return scale and offset of the map to probabilities, fitted to families that were not trained on."""
-    sets = [("held", "held", twins(HELD))]
+    sets = [("held", "held", twins(HELD)), ("elsewhere", "elsewhere", twins(HELD, elsewhere))]
     sets += [(each.name, each.family, list(draw(each, 2 * most).dev[:most])) for each in filter(here, SETS)]
     offset, scale = fitted([part(model, *each) for each in sets])
     return float(scale), float(offset)
@@ -82,6 +85,8 @@ def measured(model: Detector, manifest: Manifest, most: int) -> Iterator[Figure]
         )
     quickstart = list(load("quickstart"))
     yield figure("quickstart", quickstart, logits_of(model, quickstart), manifest)
+    additions = twins(ADDITIONS)
+    yield figure("additions", additions, logits_of(model, additions), manifest)
     everyday = twins(EVERYDAY)
     logits = logits_of(model, everyday)
     yield figure("everyday", everyday, logits, manifest)

@@ -5,7 +5,9 @@ Run: .venv/bin/python benchmarks/detector/twins.py FILE … --to FOLDER
 A FILE has one document per line: `{"domain", "context", "twins": [{"kind", "question", "right",
 "wrong"}]}`. For each it writes FOLDER/NAME.jsonl.gz, with every twin as two rows and the wrong words
 marked, and FOLDER/NAME-together.jsonl.gz, with outputs of several statements of which some are wrong. So
-training reads a document once for several statements, instead of once per statement.
+training reads a document once for several statements, instead of once per statement. FOLDER/
+NAME-elsewhere.jsonl.gz has right statements about a document twice: beside it, and beside a text that is
+silent on them.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
+from magistrate.features.splitting import sentences
+from magistrate.features.words import COMMON, form, stem, words
 from magistrate.types import Sample
 
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -27,6 +31,9 @@ ENDED = re.compile(r"[.!?]$")
 SIDES = ("right", "wrong")
 TOGETHER = 3  # statements per output
 FULL = 6  # least words for an answer that is clear by itself
+NEARBY = 60  # documents of which the most similar one is taken
+SUPPORTS = 2  # sentences at most that a statement draws on, as is assumed
+BESIDE = 0.4  # share of the statements that stand beside a supported one
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -66,6 +73,60 @@ def together(path: Path) -> Iterator[dict[str, Any]]:
                 yield row(f"{path.stem}-{number}+{at}-{turn}", told["context"], None, output, spans, kind)
 
 
+def elsewhere(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield right statements about a document: each beside it, then beside a text that is silent on it.
+
+    That text is what remains of the document without the sentences that share most words with the statement,
+    or a similar document. The statements are right ones of its twins, and one sentence of the document. Some
+    stand beside another statement, which either text supports.
+    """
+    every = list(documents(path))
+    vocabulary = [content(told["context"]) for told in every]
+    for number, told in enumerate(every):
+        order = random.Random(f"{path.stem}/elsewhere/{number}")
+        own = told["context"]
+        parts = [own[start:end] for start, end in sentences(own)]
+        supported = [each["right"] for each in told["twins"] if is_statement(each)]
+        long = [each for each in parts if len(each.split()) >= FULL]
+        for place, said in enumerate((*supported, *order.sample(long, min(1, len(long))))):
+            shared = content(said)
+            ranked = sorted(parts, key=lambda part: len(shared & content(part)), reverse=True)
+            silent = {said} if said in parts else set(ranked[:SUPPORTS])
+            left = [each for each in parts if each not in silent]
+            if left and order.random() < 0.5:
+                other, besides = " ".join(left), left
+                beside_own = left
+            else:
+                near = order.sample(range(len(every)), min(NEARBY, len(every)))
+                at = max(near, key=lambda each: len(vocabulary[each] & vocabulary[number]) * (each != number))
+                other = every[at]["context"]
+                besides = [each["right"] for each in every[at]["twins"] if is_statement(each)]
+                beside_own = [each for each in supported if each != said]
+            pair = beside_own, besides
+            with_another = order.random() < BESIDE and all(pair)
+            before = order.random() < 0.5
+            for label, context, some in zip(SIDES, (own, other), pair, strict=True):
+                output, start = said, 0
+                if with_another:
+                    another = order.choice(some)
+                    start = len(another) + 1 if before else 0
+                    output = f"{another} {said}" if before else f"{said} {another}"
+                spans = [[start, start + len(said)]] if label == "wrong" else []
+                name = f"{path.stem}-{number}/{place}-{label}"
+                yield row(name, context, None, output, spans, "sentence_elsewhere")
+
+
+def content(text: str) -> set[str]:
+    """Return the stems of a text's words without the common ones."""
+    return {stem(form(each)) for each in words(text) if each not in COMMON}
+
+
+def is_statement(twin: dict[str, Any]) -> bool:
+    """Return whether the right side of a twin is one sentence that says something of the world."""
+    said = twin["right"]
+    return twin["kind"] != "abstention" and is_whole(twin) and len(sentences(said)) == 1 and said[-1] == "."
+
+
 def is_whole(twin: dict[str, Any]) -> bool:
     """Return whether a twin can be understood without its question."""
     return twin["question"] is None or min(len(twin[side].split()) for side in SIDES) >= FULL
@@ -93,8 +154,8 @@ def row(
     }
 
 
-def samples(path: Path) -> list[Sample]:
-    """Return the twins as samples, for measuring."""
+def samples(path: Path, made: Callable[[Path], Iterator[dict[str, Any]]] = rows) -> list[Sample]:
+    """Return the twins as samples, for measuring, or what another function makes of them."""
     return [
         Sample(
             id=row["id"],
@@ -104,7 +165,7 @@ def samples(path: Path) -> list[Sample]:
             label=row["label"],
             metadata=row["metadata"],
         )
-        for row in rows(path)
+        for row in made(path)
     ]
 
 
@@ -136,9 +197,10 @@ def main() -> None:
 
 def write(path: Path, folder: Path) -> None:
     """Write the files of rows for a file of twins."""
-    for name, every in ((path.stem, [*rows(path)]), (f"{path.stem}-together", [*together(path)])):
-        with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
-            file.writelines(json.dumps(each, ensure_ascii=False) + "\n" for each in every)
+    for end, made in (("", rows), ("-together", together), ("-elsewhere", elsewhere)):
+        name, every = f"{path.stem}{end}", list(made(path))
+        text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in every)
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
         print(f"{name}: {len(every)} rows")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 QUICKSTART = "quickstart"
 WORDING = ("novelty",)  # what the default judge is without the large detector
-MODEL_JUDGES = ("faithfulness", "hallucination")  # these ask the embedded model
+PROMPTED = ("faithfulness",)  # asks the embedded model
 AROUND = 45  # characters shown on each side of what is marked
 LONGEST = 150  # characters of a sample that are shown
 
@@ -29,14 +30,18 @@ LONGEST = 150  # characters of a sample that are shown
     short_help="Judge the built-in set, and show figures and three samples.",
     epilog="Example: magistrate demo; magistrate demo --pull",
 )
-@click.option("--pull", is_flag=True, help="Pull the small embedded model first (98 MB), and ask it too.")
+@click.option(
+    "--pull",
+    is_flag=True,
+    help="Pull the large detector (438 MB) and the small embedded model (98 MB) first, and ask both.",
+)
 @store_option
 @json_option
 def command(pull: bool, store: str | None, as_json: bool) -> int:
     """Judge the built-in set of 72 samples, and show figures, a catch, a miss and a false alarm.
 
-    Without --pull nothing is downloaded: the default judge uses the large detector, and the embedded model
-    is asked, if they are here.
+    Without --pull nothing is downloaded: the large detector and the embedded model are asked if they are
+    here. With the large detector the default judge compares the meaning; `novelty` is then beside it.
     """
     from magistrate.api.evaluate import evaluate
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
@@ -47,8 +52,9 @@ def command(pull: bool, store: str | None, as_json: bool) -> int:
     from magistrate.report.terminal import print_head
     from magistrate.runs.progress import ProgressBar
 
-    judges = [DEFAULT_JUDGE, *(WORDING if is_pulled() else ())]
-    judges += MODEL_JUDGES if _model_is_here(pull) else ()
+    if pull:
+        _pull()
+    judges = [DEFAULT_JUDGE, *(WORDING if is_pulled() else ()), *(PROMPTED if _model_is_here() else ())]
     bar = ProgressBar(console(error=True), lines=True)
     run = evaluate(QUICKSTART, judges, name="demo", store=store, watcher=bar)
     report = run.summary()
@@ -100,16 +106,22 @@ def _meets(verdict: Verdict, sample: Sample) -> bool:
     return any(a.start < b.end and b.start < a.end for a in marks for b in sample.spans)
 
 
-def _model_is_here(pull: bool) -> bool:
-    """Return whether the embedded model can be asked. With `pull`, it is pulled if it is not here."""
+def _pull() -> None:
+    """Download the models that are not here yet."""
     from magistrate.cli.models import Stages
+    from magistrate.detectors import large
+    from magistrate.engines import models
+
+    for pull in (large.pull, partial(models.pull, models.default())):
+        with Stages(console(error=True)) as stages:
+            pull(stages.report)
+
+
+def _model_is_here() -> bool:
+    """Return whether the embedded model can be asked."""
     from magistrate.engines import models
     from magistrate.engines.registry import KINDS
 
-    if pull:
-        with Stages(console(error=True)) as stages:
-            models.pull(models.default(), stages.report)
-        return True
     runs_here = not any(kind.absent for kind in KINDS if not kind.word)
     return runs_here and models.is_pulled(models.default())
 
