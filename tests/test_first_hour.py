@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from magistrate._paths import default_store
 from magistrate.cli import demo
 from magistrate.cli import run as run_command
 from magistrate.cli.output import console
 from magistrate.judges.novelty import Novelty
 from magistrate.runs.spec import read_spec
+from magistrate.store import Store
 from magistrate.types import HALLUCINATED, Claim, Sample, Span, Verdict
 from terminal import Call
 from tiny_detector import write_detector
@@ -298,6 +300,25 @@ def test_the_demonstration_pulls_both_models_if_it_may(
     assert call("demo", "--json").code == 0 and not pulled
     assert call("demo", "--pull", "--json").code == 0
     assert pulled == ["large", "smollm2-135m-instruct"]
+
+
+def test_the_demonstration_is_shown_again_while_nothing_changes_and_goes_on_if_it_was_cut_off(
+    call: Call, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = call("demo", "--json").data
+    again = call("demo", "--json")
+    assert again.data["run"] == first["run"] and first["run"]["id"] in again.err
+    with Store.open(default_store()) as store:
+        store.reopen_run(first["run"]["id"])
+    unfinished = call("demo", "--json")
+    assert unfinished.data["run"]["id"] == first["run"]["id"] and "shown again" not in unfinished.err
+    made = write_detector(tmp_path / "tiny", (ROWS[0][2],))
+    monkeypatch.setattr("magistrate.detectors.large.folder_of_large", lambda: made)
+    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: True)
+    other = call("demo", "--json")
+    assert other.data["run"]["id"] != first["run"]["id"], "auto stands for another judge now"
+    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: False)
+    assert call("demo", "--json").data["run"]["id"] == first["run"]["id"]
 
 
 def test_the_demonstration_shows_the_passage_that_contradicts(capsys: pytest.CaptureFixture[str]) -> None:

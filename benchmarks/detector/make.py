@@ -5,9 +5,9 @@ Run: .venv-train/bin/python benchmarks/detector/make.py DATA [--size large] [--t
 DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. Each training starts from the
 result of the previous one and keeps its state in --work (build/detector), so that the same command resumes
 after a stop. `--share` is the fraction of the tokens to read: .001 tries everything in minutes. The small
-detector is written whole. For the large one everything but the weights is written; they are computed from
-its encoder and the update when it is pulled. Its training takes five minutes on one H100, and days on a
-processor. Afterwards run `measure.py` to measure it.
+detector is written whole. The large one is a weighted mean of what its two trainings learnt; everything but
+its weights is written, and these are computed from its encoder and the update when it is pulled. Its training
+takes five minutes on one H100, and days on a processor. Afterwards run `measure.py` to measure it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,28 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import twins
 
+from magistrate.detectors.encoders import encoder, fetched
 from magistrate.detectors.folder import (
     BOTH,
     MANIFEST,
     SHIPPED,
     TOKENIZER,
+    UPDATE,
     WEIGHTS,
+    Manifest,
     Readings,
+    digest_of,
     read_manifest,
 )
-from magistrate.detectors.large import LEARNT
+from magistrate.detectors.large import LEARNT, write_merged
+from magistrate.detectors.weights import replaced
+from magistrate.engines.models.updates import Update, read_updates, write_updates
 from magistrate.judges.folders import WORK, whole
 
 HERE = Path(__file__).parent
@@ -47,6 +55,7 @@ STAGES = {  # the recipe, millions of tokens, the highest learning rate, tokens 
 BASES = {"small": "minilm-l6", "large": "mpnet"}
 PLACES = {"small": SHIPPED, "large": LEARNT}
 NAMES = {"small": "small-1", "large": "large-1"}
+LAST = 2 / 3  # the weight of the last training of the large detector; the one before it has the rest
 READINGS: dict[str, Readings] = {"small": ("pairs",), "large": BOTH}  # whichever ranked better
 
 
@@ -81,8 +90,37 @@ def main() -> None:
     with whole(target) as half:
         shutil.copytree(base, half, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*made))
         manifest = read_manifest(half).model_copy(update={"readings": READINGS[told.size]})
+        if told.size == "large":
+            manifest = averaged(manifest, *(told.work / name for name, *_ in stages), half / UPDATE)
         (half / MANIFEST).write_text(manifest.text(), encoding="utf-8")
     print("written:", target)
+
+
+def averaged(manifest: Manifest, before: Path, after: Path, to: Path) -> Manifest:
+    """Write the mean of two trainings' updates; return the manifest with the digest of its weights.
+
+    The factors of each update are averaged. The second training started from those of the first and moved
+    them little, so this is close to the mean of their products.
+    """
+    folders = {before: 1 - LAST, after: LAST}
+    learnt = [(read_updates(folder / UPDATE), share) for folder, share in folders.items()]
+    others = [(replaced(folder / UPDATE), share) for folder, share in folders.items()]
+    factors = {
+        name: Update(
+            sum(each[name].up * np.float32(share) for each, share in learnt),
+            sum(each[name].down * np.float32(share) for each, share in learnt),
+        )
+        for name in learnt[0][0]
+    }
+    rest = {name: sum(each[name] * np.float32(share) for each, share in others) for name in others[0][0]}
+    write_updates(factors, to, rest)
+    known = encoder(manifest.update_of)
+    assert known, "its trainings started from an encoder of ours"
+    with tempfile.TemporaryDirectory() as scratch:
+        write_merged(fetched(known), to, Path(scratch) / WEIGHTS)
+        files = {**manifest.files, WEIGHTS: digest_of(Path(scratch) / WEIGHTS)}
+    recipe = {**manifest.recipe, "mean": {"of": [each.name for each in folders], "weights": [1 - LAST, LAST]}}
+    return manifest.model_copy(update={"files": files, "recipe": recipe})
 
 
 def sources(given: Path, folder: Path) -> Path:

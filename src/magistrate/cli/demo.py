@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from magistrate.api.run import Run
+    from magistrate.runs.progress import ProgressBar
     from magistrate.types import Outcome
 
 QUICKSTART = "quickstart"
@@ -41,9 +43,9 @@ def command(pull: bool, store: str | None, as_json: bool) -> int:
     """Judge the built-in set of 72 samples, and show figures, a catch, a miss and a false alarm.
 
     Without --pull nothing is downloaded: the large detector and the embedded model are asked if they are
-    here. With the large detector the default judge compares the meaning; `novelty` is then beside it.
+    here. With the large detector the default judge compares the meaning; `novelty` is then beside it. If
+    nothing has changed since the last time, that run is shown again.
     """
-    from magistrate.api.evaluate import evaluate
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.detectors.large import is_pulled
     from magistrate.report.formatting import plain
@@ -55,8 +57,7 @@ def command(pull: bool, store: str | None, as_json: bool) -> int:
     if pull:
         _pull()
     judges = [DEFAULT_JUDGE, *(WORDING if is_pulled() else ()), *(PROMPTED if _model_is_here() else ())]
-    bar = ProgressBar(console(error=True), lines=True)
-    run = evaluate(QUICKSTART, judges, name="demo", store=store, watcher=bar)
+    run = _judged(judges, store, ProgressBar(console(error=True), lines=True))
     report = run.summary()
     chosen = interesting(run.samples(), run.outcomes(), DEFAULT_JUDGE)
     if as_json:
@@ -75,6 +76,29 @@ def command(pull: bool, store: str | None, as_json: bool) -> int:
         click.echo(plain(told), err=True)
         return ENGINE_GONE
     return DONE
+
+
+def _judged(judges: Sequence[str], store: str | None, bar: ProgressBar) -> Run:
+    """Return the last such run of the built-in set, continued if it is not done, or a new one.
+
+    Any change in data, judges or model needs a new one.
+    """
+    from magistrate import _async
+    from magistrate.api.evaluate import RunSession
+    from magistrate.api.run import Run
+    from magistrate.runs.resume import find_done, find_resumable
+    from magistrate.runs.spec import spec_from
+
+    spec = spec_from({"dataset": {"source": QUICKSTART}, "judges": list(judges), "name": "demo"})
+    with RunSession(store) as session:
+        plan = session.prepare(spec)
+        if session.existing_store is not None:
+            if (done := find_done(session.store, plan)) is not None:
+                click.echo(f"nothing has changed since run {done.id}, which is shown again", err=True)
+                return Run(done.id, session.store.place)
+            if (unfinished := find_resumable(session.store, plan)) is not None:
+                return _async.run(session.resume(unfinished, plan, bar))
+        return _async.run(session.start(plan, bar))
 
 
 def interesting(

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from magistrate._version import __version__
 from magistrate.datasets import Dataset
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
@@ -198,10 +199,26 @@ def find_resumable(store: Store, plan: RunPlan) -> RunRecord | None:
     if plan.dataset is None or plan.task is not None or plan.spec.dataset.source == STDIN:
         return None
     for record in store.unfinished(plan.dataset.digest):
-        same = SPEC in record.settings and not list(recipe_differences(record.recipes, plan.recipes))
+        same = SPEC in record.settings and is_same(record, plan)
         if same and not objects_of(record) and SHARES not in record.settings and not store.held(record.id):
             return record
     return None
+
+
+def find_done(store: Store, plan: RunPlan) -> RunRecord | None:
+    """Return the newest run of an identical plan that is done and in which nothing failed, or None."""
+    assert plan.dataset is not None, "the plan has no data to compare"
+    for record in store.runs(dataset=plan.dataset.name):
+        complete = record.status == "done" and not record.n_failures
+        made_of = (record.dataset_digest, record.package_version)
+        if complete and made_of == (plan.dataset.digest, __version__) and is_same(record, plan):
+            return record
+    return None
+
+
+def is_same(record: RunRecord, plan: RunPlan) -> bool:
+    """Return whether the judges of a run and the model they ask are those of a plan."""
+    return not list(recipe_differences(record.recipes, plan.recipes))
 
 
 def has_shares_of(record: RunRecord, plan: RunPlan, of: int) -> bool:
