@@ -66,7 +66,7 @@ PANELS = (
     "semantic_entropy:n=3",
     "rubric",
 )
-METRIC = "balanced_accuracy"
+METRIC, RANKING = "balanced_accuracy", "auroc"
 CRITERION = (
     "Instruction following: the better answer does what the instruction asks, all of it and nothing else; "
     "how long, fluent or polite an answer is does not count."
@@ -184,16 +184,18 @@ def labelled_rows(panels: Sequence[Judged], single: Judged, poll: Judged) -> Ite
         votes, tokens = _mean(rival)
         row = [f"`{each.name}`", *cost(each)]
         try:
-            found = compare([each.side(), rival.side()], (METRIC,), seed=SEED)
+            found = compare([each.side(), rival.side()], (METRIC, RANKING), seed=SEED)
         except InputError as error:
-            yield [*row, *["–"] * 4, str(error)]
+            yield [*row, *["–"] * 6, str(error)]
             continue
-        mine, theirs = (side.figures[METRIC] for side in found.sides)
+        mine, theirs = (
+            [estimate(side.figures[metric]) for metric in (METRIC, RANKING)] for side in found.sides
+        )
         note = f"; votes ran out on {short}" if short else ""
         yield [
             *row,
-            estimate(mine),
-            estimate(theirs),
+            *mine,
+            *theirs,
             f"{votes:.1f} votes, {tokens:,.0f} tokens{note}",
             estimate(found.pairs[0].differences[METRIC].value, signed=True),
             f"{found.n}/{found.n_all}",
@@ -206,8 +208,8 @@ def _mean(rival: Judged) -> tuple[float, float]:
     return usage.calls / n, (usage.prompt + usage.generated) / n
 
 
-LABELLED = ["judge", "verdicts", "calls", "tokens", "s", "balanced accuracy", "self-consistency"]
-LABELLED += ["of which a sample", "difference", "compared"]
+LABELLED = ["judge", "verdicts", "calls", "tokens", "s", "balanced accuracy", "AUROC"]
+LABELLED += ["self-consistency", "its AUROC", "of which a sample", "difference", "compared"]
 
 
 # --- pairs ------------------------------------------------------------------------------------------

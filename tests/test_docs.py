@@ -20,7 +20,7 @@ from typing import Any
 import click
 import pytest
 
-from benchmarks import cluster, panels, speed, watch
+from benchmarks import cluster, jury, panels, speed, watch
 from benchmarks.quality import __main__ as quality
 from magistrate import cli
 from magistrate._version import __version__
@@ -100,6 +100,7 @@ def command_lines() -> Iterator[tuple[str, str]]:
 MEASURING = {"benchmarks.quality": quality.command, "benchmarks.speed": speed.command}
 PARSERS = {
     "benchmarks.cluster": cluster.parser,
+    "benchmarks.jury": jury.parser,
     "benchmarks.panels": panels.parser,
     "benchmarks.watch": watch.parser,
 }
