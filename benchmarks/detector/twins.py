@@ -84,28 +84,20 @@ def elsewhere(path: Path) -> Iterator[dict[str, Any]]:
     vocabulary = [content(told["context"]) for told in every]
     for number, told in enumerate(every):
         order = random.Random(f"{path.stem}/elsewhere/{number}")
-        own = told["context"]
+        own, supported = told["context"], statements(told)
         parts = [own[start:end] for start, end in sentences(own)]
-        supported = [each["right"] for each in told["twins"] if is_statement(each)]
         long = [each for each in parts if len(each.split()) >= FULL]
         for place, said in enumerate((*supported, *order.sample(long, min(1, len(long))))):
-            shared = content(said)
-            ranked = sorted(parts, key=lambda part: len(shared & content(part)), reverse=True)
-            silent = {said} if said in parts else set(ranked[:SUPPORTS])
-            left = [each for each in parts if each not in silent]
+            left = silent(parts, said)
             if left and order.random() < 0.5:
-                other, besides = " ".join(left), left
-                beside_own = left
+                other, besides = " ".join(left), (left, left)
             else:
-                near = order.sample(range(len(every)), min(NEARBY, len(every)))
-                at = max(near, key=lambda each: len(vocabulary[each] & vocabulary[number]) * (each != number))
+                at = similar(number, vocabulary, order)
                 other = every[at]["context"]
-                besides = [each["right"] for each in every[at]["twins"] if is_statement(each)]
-                beside_own = [each for each in supported if each != said]
-            pair = beside_own, besides
-            with_another = order.random() < BESIDE and all(pair)
+                besides = [each for each in supported if each != said], statements(every[at])
+            with_another = order.random() < BESIDE and all(besides)
             before = order.random() < 0.5
-            for label, context, some in zip(SIDES, (own, other), pair, strict=True):
+            for label, context, some in zip(SIDES, (own, other), besides, strict=True):
                 output, start = said, 0
                 if with_another:
                     another = order.choice(some)
@@ -114,6 +106,25 @@ def elsewhere(path: Path) -> Iterator[dict[str, Any]]:
                 spans = [[start, start + len(said)]] if label == "wrong" else []
                 name = f"{path.stem}-{number}/{place}-{label}"
                 yield row(name, context, None, output, spans, "sentence_elsewhere")
+
+
+def silent(parts: list[str], said: str) -> list[str]:
+    """Return the sentences of a document without a statement, or without those closest to it in words."""
+    shared = content(said)
+    ranked = sorted(parts, key=lambda part: len(shared & content(part)), reverse=True)
+    gone = {said} if said in parts else set(ranked[:SUPPORTS])
+    return [each for each in parts if each not in gone]
+
+
+def similar(number: int, vocabulary: list[set[str]], order: random.Random) -> int:
+    """Return the number of the document that shares most words with another one, of a few drawn ones."""
+    near = order.sample(range(len(vocabulary)), min(NEARBY, len(vocabulary)))
+    return max(near, key=lambda each: len(vocabulary[each] & vocabulary[number]) * (each != number))
+
+
+def statements(told: dict[str, Any]) -> list[str]:
+    """Return the right sides of a document's twins that are statements."""
+    return [each["right"] for each in told["twins"] if is_statement(each)]
 
 
 def content(text: str) -> set[str]:
