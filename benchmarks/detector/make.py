@@ -26,6 +26,7 @@ import twins
 from magistrate.detectors.encoders import encoder, fetched
 from magistrate.detectors.folder import (
     BOTH,
+    CARD,
     MANIFEST,
     SHIPPED,
     TOKENIZER,
@@ -40,6 +41,7 @@ from magistrate.detectors.large import LEARNT, write_merged
 from magistrate.detectors.weights import replaced
 from magistrate.engines.models.updates import Update, read_updates, write_updates
 from magistrate.judges.folders import WORK, whole
+from magistrate.training.detector.training import card
 
 HERE = Path(__file__).parent
 WRITTEN = sorted(HERE.glob("*.jsonl"))
@@ -93,6 +95,7 @@ def main() -> None:
         if told.size == "large":
             manifest = averaged(manifest, *(told.work / name for name, *_ in stages), half / UPDATE)
         (half / MANIFEST).write_text(manifest.text(), encoding="utf-8")
+        (half / CARD).write_text(card(manifest), encoding="utf-8")
     print("written:", target)
 
 

@@ -31,8 +31,10 @@ from magistrate.detectors.folder import (
     digest_of,
     read_manifest,
 )
+from magistrate.detectors.large import write_merged
 from magistrate.detectors.weights import POSITIONS, TYPES, float_weights, mpnet_name, read_weights, replaced
 from magistrate.detectors.windows import Reader
+from magistrate.engines.models.updates import read_updates
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.judges.folders import WORK
 from magistrate.training.checkpoint import claimed
@@ -546,4 +548,15 @@ def test_the_trainings_of_a_detector_of_the_package_follow_each_other(
     assert shipped == {GRAPH, MANIFEST, CARD, *made[size]}, "of a large one what is pulled is not shipped"
     assert first["tokens"] >= 1e6 * tokens[0] and last["tokens"] >= 1e6 * tokens[1]
     assert set(last["data"]["digests"]) == {"colours"}
-    assert "2 trainings" in (tmp_path / "made" / CARD).read_text(encoding="utf-8")
+    told = (tmp_path / "made" / CARD).read_text(encoding="utf-8")
+    assert "2 trainings" in told and ("0.67 of 2-last" in told) == (size == "large")
+    if size == "large":
+        ours, before, after = (
+            {name: each.up @ each.down for name, each in read_updates(folder / UPDATE).items()}
+            for folder in (tmp_path / "made", tmp_path / "work" / "1-first", tmp_path / "work" / "2-last")
+        )
+        for name, value in ours.items():
+            mean = (1 - make.LAST) * before[name] + make.LAST * after[name]
+            assert np.abs(value - mean).max() < 0.1 * np.abs(mean).max(), name
+        write_merged(base_folder, tmp_path / "made" / UPDATE, tmp_path / WEIGHTS)
+        assert digest_of(tmp_path / WEIGHTS) == manifest.files[WEIGHTS], "what is pulled has this digest"

@@ -63,6 +63,10 @@ def card(manifest: Manifest) -> str:
     stages = list(stages_of(manifest.recipe))
     read = sum(stage["tokens"] for stage in stages)
     base = stages[0]["base"]
+    mean = ""
+    if (told := manifest.recipe.get("mean")) is not None:
+        parts = [f"{weight:.2f} of {name}" for name, weight in zip(told["of"], told["weights"], strict=True)]
+        mean = f" They are a mean of what two trainings learnt: {' and '.join(parts)}."
     return f"""\
 # {manifest.name}
 
@@ -71,7 +75,7 @@ output together with its context. It says of each sentence whether the context s
 does not hold it, and of each word how probably it is unsupported.
 
 It was made from {base["name"]} in {len(stages)} {"training" if len(stages) == 1 else "trainings"} of \
-{read:,} tokens in all; its weights are 8-bit integers. The weights of
+{read:,} tokens in all; its weights are 8-bit integers.{mean} The weights of
 {base["name"]} have the sha256 `{base["sha256"]}`.
 
 ## Measured
