@@ -29,6 +29,15 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Verdict
 
 JUDGES = ("novelty", "combined:size=large")
 SUFFIX = ".jsonl.gz"
+KINDS = {  # by the beginning of a source's name; the first that fits
+    "claims against evidence": ("claims_", "contract_nli", "nli4ct", "attribution", "expertqa"),
+    "outputs of models": ("fc_",),
+    "sentences by people": ("nli_", "rw_nan_nli"),
+    "rewrites": ("rw_",),
+    "answers": ("qa_",),
+    "tables": ("tables_",),
+    "other": ("",),
+}
 LONGEST = 20_000  # characters of a context; longer ones are left out
 
 
@@ -42,14 +51,23 @@ def main() -> None:
     told = parser.parse_args()
     judges = {words: registry.judge(words) for words in told.judge or JUDGES}
     learnt = {name for judge in judges.values() for name in judge.info.trained_on}
-    print(f"{'source':<28}{'n':>5}  " + "  ".join(f"{words:>20}" for words in judges))
-    values = []
+    print(f"{'source':<36}{'n':>5}  " + "  ".join(f"{words:>20}" for words in judges))
+    values: dict[str, list[list[tuple[float, float]]]] = {}
     for path in sorted(told.data.glob(f"*{SUFFIX}")):
         name = path.name.removesuffix(SUFFIX)
         if name not in learnt and (found := drawn(path, told.most)):
-            values.append([measured(judge, found) for judge in judges.values()])
-            print(f"{name:<28}{len(found):>5}  " + "  ".join(map(shown, values[-1])), flush=True)
-    print(f"{'mean':<28}{'':>5}  " + "  ".join(map(shown, np.mean(values, axis=0))))
+            figures = [measured(judge, found) for judge in judges.values()]
+            values.setdefault(kind_of(name), []).append(figures)
+            print(f"{name:<36}{len(found):>5}  " + "  ".join(map(shown, figures)), flush=True)
+    values["all"] = [each for some in values.values() for each in some]
+    for kind, some in values.items():
+        told = f"mean of {len(some)}: {kind}"
+        print(f"{told:<41}  " + "  ".join(map(shown, np.mean(some, axis=0))))
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a source."""
+    return next(kind for kind, starts in KINDS.items() if name.startswith(starts))
 
 
 def drawn(path: Path, most: int) -> list[Sample]:
