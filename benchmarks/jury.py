@@ -4,12 +4,12 @@ Run: .venv/bin/python -m benchmarks.jury [--judge SPEC …] [--model NAME] [--sa
 
 Members are judges of different kinds: by default what counts words, a trained detector, the likelihood of
 the output, and the embedded model's answer. `{family}` in a SPEC is the family of the set, for judges that
-can leave it out. Sets are those of `benchmarks.quality`, read from MAGISTRATE_DATA_DIR: on the test part of
-each, members decide by their own thresholds, and two juries are asked. *Mean* is `jury` as it is. *Weighted*
-adds up the members' log odds, with weights fitted to the dev parts of the other families. The best member is
-the one with the highest balanced accuracy on those dev parts, so it is chosen as blindly as the weights are.
-Gains are of the same samples, with 95 % intervals by whole contexts. Votes are how many independent members
-these are worth, by the correlation of their errors.
+can leave it out; it is empty if they know nothing of it. Sets are those of `benchmarks.quality`, read from
+MAGISTRATE_DATA_DIR. On the test part of each, members decide by their own thresholds, and two juries are
+asked: *mean* is `jury` as it is; *weighted* adds up the members' log odds, with weights fitted to the dev
+parts of the other families. The best member is the one with the highest balanced accuracy on those dev parts,
+so it is chosen as blindly as the weights are. Gains are of the same samples, with 95 % intervals by whole
+contexts. Votes are how many independent members these are worth, by the correlation of their errors.
 
 Every member is a stored run: what is done is not asked again.
 """
@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.detector.fit import Part, contexts_of, fitted, truth_of
+from benchmarks.detector.fit_combined import known
 from benchmarks.judges import markdown
 from benchmarks.machine import machine
 from benchmarks.panels import Judged, estimate, judged
@@ -171,7 +172,7 @@ def measured(
         split = draw(each, samples)
         members = []
         for spec in specs:
-            judge = registry.judge(spec.format(family=each.family))
+            judge = registry.judge(spec.format(family=known(each.family)))
             asked = engine if judge.info.kind == "llm" else NONE
             members.append(judged(f"{spec} on {each.name}", judge, split.samples, asked, store))
         dev.append(votes(each.name, each.family, split.dev, members))
