@@ -25,8 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.detector.fit import Part, contexts_of, fitted, truth_of
-from benchmarks.detector.fit_combined import known
+from benchmarks.detector.fit import Part, contexts_of, fitted, known, truth_of
 from benchmarks.judges import markdown
 from benchmarks.machine import machine
 from benchmarks.panels import Judged, estimate, judged

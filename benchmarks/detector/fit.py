@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from magistrate.metrics.calibration import TINY
 from magistrate.types import HALLUCINATED, Sample
 
+FAMILIES = ("summedits", "begin", "halueval")  # novelty has weights without each of these
 SHRINK = 0.02  # pulls the weights towards each other, because the sets judged differ from those fitted
 
 
@@ -78,3 +79,8 @@ def fitted(learnt: Sequence[Part]) -> np.ndarray:
         for family in families
     ]
     return np.array([np.mean(means), *found[:judges]])
+
+
+def known(family: str) -> str:
+    """Return the family if there are weights without it, else an empty string."""
+    return family if family in FAMILIES else ""

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.detector.fit import Part, contexts_of, fitted, truth_of
+from benchmarks.detector.fit import FAMILIES, Part, contexts_of, fitted, known, truth_of
 from benchmarks.detector.measure import ADDITIONS, EVERYDAY, HELD, sentences_of
 from benchmarks.detector.twins import elsewhere
 from benchmarks.detector.twins import samples as twins
@@ -44,7 +44,6 @@ from magistrate.metrics.resampling import difference_of, draws_of
 from magistrate.types import Sample, Verdict
 
 OURS = 5  # the last sets of the table were written for this project
-FAMILIES = ("summedits", "begin", "halueval")  # novelty has weights without each of these
 
 
 def main() -> None:
@@ -138,11 +137,6 @@ def after_right(samples: Sequence[Sample]) -> list[Sample]:
         if first.setdefault(each.context, said) != said:
             found.append(replace(each, output=f"{first[each.context]} {said}"))
     return found
-
-
-def known(family: str) -> str:
-    """Return the family if there are weights without it, else an empty string."""
-    return family if family in FAMILIES else ""
 
 
 def show(each: Part, new: np.ndarray, odds: np.ndarray) -> float:
