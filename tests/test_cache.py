@@ -667,7 +667,8 @@ def test_programs_that_make_and_fill_it_at_once_agree(path: Path) -> None:
         found = [cache.get(number(n)) for n in range(300)]
         for n, value in enumerate(found):
             assert value in (None, b"value %d " % n * 100)
-        assert cache.stats().unreadable == 0 and sum(value is not None for value in found) > 200
+        # Whoever loses the race for a new file may keep nothing: then the 200 values of the others are left.
+        assert cache.stats().unreadable == 0 and sum(value is not None for value in found) >= 200
 
 
 def test_threads_share_one_cache(cache: CallCache) -> None:
