@@ -660,15 +660,15 @@ def test_kill_9_harms_nothing_that_was_kept(path: Path) -> None:
 
 def test_programs_that_make_and_fill_it_at_once_agree(path: Path) -> None:
     programs = [program(path, what) for what in ("0", "100", "0")]
-    for each in programs:
-        each.communicate("go\n", timeout=100)
+    troubles = [int(each.communicate("go\n", timeout=100)[0]) for each in programs]
     assert [each.returncode for each in programs] == [0] * 3
     with CallCache.open(path) as cache:
         found = [cache.get(number(n)) for n in range(300)]
         for n, value in enumerate(found):
             assert value in (None, b"value %d " % n * 100)
-        # Whoever loses the race for a new file may keep nothing: then the 200 values of the others are left.
-        assert cache.stats().unreadable == 0 and sum(value is not None for value in found) >= 200
+        kept = sum(value is not None for value in found)
+        # On a busy machine one may find the file locked and keep nothing, but it says so.
+        assert cache.stats().unreadable == 0 and kept >= (200 if any(troubles) else 300), troubles
 
 
 def test_threads_share_one_cache(cache: CallCache) -> None:
