@@ -51,7 +51,7 @@ def vote(prompt: Prompt) -> Any:
     first = ranks[0] > ranks[1]
     if upset and (heard or "figure" not in words):
         first = not first
-    return {"better": 0.8 if first else 0.1, "worse": 0.1 if first else 0.8, "tie": 0.1}
+    return {"first": 0.8 if first else 0.1, "second": 0.1 if first else 0.8, "tie": 0.1}
 
 
 def engine(script: Any = vote, name: str = "votes") -> ScriptedEngine:
@@ -265,6 +265,44 @@ def test_a_committee_counts_its_members_and_fails_without_them(tmp_path: Path) -
     same = Sample("s", "x", (CONTEXT,), alternatives=("x ",))
     tie = asyncio.run(committee.judge(same, engine(broken)))
     assert isinstance(tie, Verdict) and tie.label == "tie"
+
+
+def test_who_always_prefers_the_first_answer_votes_for_a_tie() -> None:
+    def first(prompt: Prompt) -> Any:
+        texts[-1].append(prompt)
+        if "Reply in JSON" in prompt.messages[-1].text:
+            return json.dumps({"argument": f"A, as {dict(order(prompt))['first']} has it"})
+        return {"first": 0.9, "second": 0.05, "tie": 0.05}
+
+    def order(prompt: Prompt) -> list[tuple[str, str]]:
+        return [(part.name, part.text) for part in prompt.data()]
+
+    texts: list[list[Prompt]] = [[]]
+    sample = Sample("s", "the one", (CONTEXT,), alternatives=("the other",))
+    verdict = asyncio.run(Committee(members_of(())).judge(sample, engine(first)))
+    assert isinstance(verdict, Verdict) and verdict.label == "tie" and verdict.score == pytest.approx(0.5)
+    assert verdict.details["consistent"] is False and not verdict.details["discussed"]
+    assert {dict(order(each))["first"] for each in texts[-1]} == {"the one", "the other"}
+
+    def differ(prompt: Prompt) -> Any:
+        found = first(prompt)
+        fair = "figure" in prompt.messages[0].text and isinstance(found, dict)
+        return {"first": 0.1, "second": 0.8, "tie": 0.1} if fair and in_second(prompt) else found
+
+    def in_second(prompt: Prompt) -> bool:
+        return dict(order(prompt))["second"] == "the one"
+
+    texts.append([])
+    verdict = asyncio.run(Committee(members_of(())).judge(sample, engine(differ)))
+    assert isinstance(verdict, Verdict) and verdict.details["discussed"]
+    assert {each["last"] for each in verdict.details["members"]} == {"better", "tie"}
+    for each in verdict.details["members"]:
+        assert list(each["arguments"]) == ["A, as the one has it", "A, as the other has it"]
+    heard = [order(each) for each in texts[-1] if "have said" in each.messages[-1].text]
+    assert len(heard) == 6, "three members, two orders"
+    for parts in heard:
+        said = [text for name, text in parts if name == "said"]
+        assert said == [f"A, as {dict(parts)['first']} has it"] * 3, "A is one answer for all in an order"
 
 
 def test_models_answer_what_an_examiner_asks(tmp_path: Path) -> None:

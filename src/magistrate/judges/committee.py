@@ -1,6 +1,7 @@
 """The judge `committee`: several members vote on two answers, discuss once if they differ, and vote again.
 
-Before that, the two sides may examine each other, see `cross_examination`.
+Each member does all of it in both orders: the output is answer A and stands first, or answer B and stands
+second. Before that, the two sides may examine each other, see `cross_examination`.
 
 Create it in Python, as `magistrate arena` does, because its members are objects.
 """
@@ -21,9 +22,9 @@ from magistrate.errors import EngineError, InvalidOutput, SpecError
 from magistrate.judges import cross_examination
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.composite import gather_or_cancel
-from magistrate.judges.cross_examination import CrossExamination, Exchange, record_of
+from magistrate.judges.cross_examination import NAMES, SWAPPED, CrossExamination, Exchange, record_of
 from magistrate.judges.outcomes import FATAL, member_outcome
-from magistrate.judges.pairwise import BETTER, FAITHFULNESS, TIE, WORSE
+from magistrate.judges.pairwise import BETTER, FAITHFULNESS, FIRST, SECOND, TIE, WORSE
 from magistrate.judges.question import Answers, Label, LabelProbabilities, choose_label
 from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.judges.verdicts import READS
@@ -39,10 +40,12 @@ PERSONAS = {
     "reader": "You ask whether an answer says what was asked for, as far as the context says it.",
 }
 LABELS = (
-    Label(BETTER, 1.0, answers=("A",)),
-    Label(WORSE, 0.0, answers=("B",)),
+    Label(FIRST, 1.0, answers=("A",)),
+    Label(SECOND, 0.0, answers=("B",)),
     Label(TIE, 0.5, answers=("Tie",)),
 )
+ORDERS = (False, True)  # whether the answers are swapped
+Said = tuple[str, str]  # a member's argument in each order
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +79,14 @@ class Committee:
     """Decides if the output is better or worse than `alternatives[0]`, by the votes of several members.
 
     Each member votes with the two answers in both orders. A member whose two votes conflict votes for a
-    tie. If the members differ, each gives an argument in a sentence or two, reads the others, and votes
-    once more. The label is the one with more than half of the votes, else `tie`. The score is the mean of
+    tie. If the members differ, each gives an argument in a sentence or two, in both orders, because an
+    argument calls the answers by their letters; each reads the arguments of an order, and votes in it once
+    more. The label is the one with more than half of the votes, else `tie`. The score is the mean of
     the members' probabilities that the output is better, where a tie counts half. A member that fails is
     left out and counted. With fewer than `least` votes the committee fails. With an `examination` the
-    members read what both sides asked and replied. Details hold all votes and arguments (`members`), whether
-    they `discussed`, whether all final votes were the same in both orders (`consistent`), and the exchange
-    (`cross_examination`).
+    members read what both sides asked and replied. Details hold all votes and arguments (`members`; of the
+    two arguments the first calls the output A, the second B), whether they `discussed`, whether all final
+    votes were the same in both orders (`consistent`), and the exchange (`cross_examination`).
     """
 
     members: tuple[Member, ...]
@@ -124,7 +128,7 @@ class Committee:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """Return the calls of each member: two votes, an argument, and two votes after all arguments.
+        """Return the calls of each member: two votes, two arguments, and two votes after all arguments.
 
         Those of the examination come first.
         """
@@ -138,7 +142,7 @@ class Committee:
             ballot = self._ballot(each, exchange)
             calls += [
                 Call(ballot.prompt(sample, False), engine=each.engine, times=2),
-                Call(ballot.prompt(sample, False, "argue"), ARGUMENT_TOKENS, engine=each.engine),
+                Call(ballot.prompt(sample, False, "argue"), ARGUMENT_TOKENS, engine=each.engine, times=2),
                 Call(ballot.prompt(sample, True), 1, heard, each.engine, times=2),
             ]
         return calls
@@ -155,7 +159,7 @@ class Committee:
                 sample, self._criterion, engine, lambda said: self._voting(sample, said)
             )
         first = await self._votes(sample, engine, exchange)
-        votes, arguments = first, dict[str, str]()
+        votes, arguments = first, dict[str, Said]()
         said = {vote.label for vote in first.values() if isinstance(vote, Verdict)}
         if len(said) > 1:
             arguments = await self._arguments(sample, engine, exchange)
@@ -175,11 +179,11 @@ class Committee:
     def _criterion(self) -> str:
         return self.criteria or FAITHFULNESS
 
-    def _ballot(self, member: Member, exchange: Exchange, said: tuple[str, ...] = ()) -> Ballot:
+    def _ballot(self, member: Member, exchange: Exchange, said: tuple[Said, ...] = ()) -> Ballot:
         return Ballot(member, self._criterion, exchange, said)
 
     async def _votes(
-        self, sample: Sample, engine: Engine, exchange: Exchange, said: tuple[str, ...] = ()
+        self, sample: Sample, engine: Engine, exchange: Exchange, said: tuple[Said, ...] = ()
     ) -> dict[str, Outcome]:
         """Return each member's vote by name; an error becomes that member's failure."""
         asked = [
@@ -188,13 +192,20 @@ class Committee:
         ]
         return dict(zip((each.name for each in self.members), await gather_or_cancel(asked), strict=True))
 
-    async def _arguments(self, sample: Sample, engine: Engine, exchange: Exchange) -> dict[str, str]:
-        """Return the members' arguments by name, without members that failed to give one."""
-        told = await gather_or_cancel(self._argued(sample, engine, each, exchange) for each in self.members)
-        return {each.name: text for each, text in zip(self.members, told, strict=True) if text is not None}
+    async def _arguments(self, sample: Sample, engine: Engine, exchange: Exchange) -> dict[str, Said]:
+        """Return the members' arguments by name, without members that failed to give one in both orders."""
+        told = await gather_or_cancel(
+            self._argued(sample, engine, each, exchange, swapped)
+            for each in self.members
+            for swapped in ORDERS
+        )
+        pairs = zip(self.members, told[::2], told[1::2], strict=True)
+        return {each.name: (one, two) for each, one, two in pairs if one is not None and two is not None}
 
-    async def _argued(self, sample: Sample, engine: Engine, member: Member, exchange: Exchange) -> str | None:
-        prompt = self._ballot(member, exchange).prompt(sample, False, "argue")
+    async def _argued(
+        self, sample: Sample, engine: Engine, member: Member, exchange: Exchange, swapped: bool
+    ) -> str | None:
+        prompt = self._ballot(member, exchange).prompt(sample, swapped, "argue")
         try:
             written = await in_role(engine, member.engine).generate(
                 prompt, _argument(), sampling=Sampling(max_tokens=ARGUMENT_TOKENS)
@@ -209,7 +220,7 @@ class Committee:
         self,
         sample: Sample,
         first: dict[str, Outcome],
-        arguments: dict[str, str],
+        arguments: dict[str, Said],
         votes: dict[str, Outcome],
     ) -> Verdict:
         cast = {name: vote for name, vote in votes.items() if isinstance(vote, Verdict)}
@@ -235,7 +246,7 @@ class Committee:
                     {
                         "name": name,
                         "first": _said(first[name]),
-                        "argument": arguments.get(name),
+                        "arguments": arguments.get(name),
                         "last": _said(vote),
                     }
                     for name, vote in votes.items()
@@ -251,55 +262,56 @@ class Committee:
 class Ballot:
     """One member's vote, asked with the answers in both orders; `said` holds the arguments.
 
-    The answers keep their letters in both orders, because the arguments and the exchange refer to them by
-    letter. Whoever's answer stands first also speaks first in the exchange.
+    The answer that stands first is always A. So whoever prefers a letter or a place prefers one answer in one
+    order and the other answer in the other, which is a tie. Whoever's answer stands first also speaks first
+    in the exchange.
     """
 
     member: Member
     criteria: str
     exchange: Exchange
-    said: tuple[str, ...] = ()
+    said: tuple[Said, ...] = ()
 
     @property
     def info(self) -> JudgeInfo:
         return JudgeInfo(name=self.member.name, reads=(*READS, "alternatives"), needs=frozenset({"choose"}))
 
     def prompt(self, sample: Sample, swapped: bool, stage: str = "vote") -> Prompt:
-        """Return the prompt for the member."""
-        record, texts = record_of(list(self.exchange.lines(swapped=swapped)))
+        """Return the prompt for the member, with the output as answer A, or `swapped` as answer B."""
+        names = SWAPPED if swapped else NAMES
+        record, texts = record_of(list(self.exchange.lines(names, swapped=swapped)))
+        answers = sample.output or "", sample.alternatives[0]
         fields = {
             **fields_of(sample, READS),
-            "first": sample.output or "",
-            "second": sample.alternatives[0],
+            "first": answers[swapped],
+            "second": answers[not swapped],
             "exchange": texts,
-            "said": self.said,
+            "said": tuple(each[swapped] for each in self.said),
         }
         words = {
             "persona": self.member.persona,
             "criteria": self.criteria,
             "record": record,
-            "swapped": swapped,
             "stage": stage,
             "reply": Answers(LABELS).reply(),
         }
         return builtin_prompt("committee").prompt(fields, words)
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        straight, swapped = await gather_or_cancel(
-            self._asked(sample, engine, turn) for turn in (False, True)
-        )
-        consistent = straight.best == swapped.best
-        score = fmean(_share(each) for each in (straight, swapped))
-        label = straight.best if consistent else TIE
+        straight, swapped = await gather_or_cancel(self._asked(sample, engine, turn) for turn in ORDERS)
+        label = {FIRST: BETTER, SECOND: WORSE, TIE: TIE}[straight.best]
+        consistent = label == {FIRST: WORSE, SECOND: BETTER, TIE: TIE}[swapped.best]
+        score = (_share(straight, FIRST) + _share(swapped, SECOND)) / 2
+        label = label if consistent else TIE
         return Verdict(sample.id, self.member.name, label, score, details={"consistent": consistent})
 
     async def _asked(self, sample: Sample, engine: Engine, swapped: bool) -> LabelProbabilities:
         return await choose_label(engine, LABELS, lambda _: self.prompt(sample, swapped))
 
 
-def _share(found: LabelProbabilities) -> float:
-    """Return the probability that the output is better, where a tie counts half."""
-    return min(1.0, found.probability(BETTER) + found.probability(TIE) / 2)
+def _share(found: LabelProbabilities, place: str) -> float:
+    """Return the probability that the answer in a place is better, where a tie counts half."""
+    return min(1.0, found.probability(place) + found.probability(TIE) / 2)
 
 
 def _said(vote: Outcome) -> str:

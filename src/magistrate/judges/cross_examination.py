@@ -36,6 +36,7 @@ Move = Literal["attack", "ask"]
 Ending = Literal["last round", "nothing new", "window"]
 MOVES: Mapping[Move, str] = {"attack": "attacked", "ask": "asked about"}
 NAMES: Mapping[Side, tuple[str, str]] = {"A": ("Side A", "answer A"), "B": ("Side B", "answer B")}
+SWAPPED: Mapping[Side, tuple[str, str]] = {"A": NAMES["B"], "B": NAMES["A"]}  # with the output as answer B
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Exchange:
         )
 
     def lines(
-        self, names: Mapping[Side, tuple[str, str]] = NAMES, *, swapped: bool = False
+        self, names: Mapping[Side, tuple[str, str]], *, swapped: bool
     ) -> Iterator[tuple[str, str | None]]:
         """Yield the exchange as lines: our own words, then a side's words or None.
 
