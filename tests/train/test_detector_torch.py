@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -32,7 +33,7 @@ from magistrate.detectors.folder import (
     read_manifest,
 )
 from magistrate.detectors.large import write_merged
-from magistrate.detectors.weights import POSITIONS, TYPES, float_weights, mpnet_name, read_weights, replaced
+from magistrate.detectors.weights import float_weights, read_weights, replaced, write_weights
 from magistrate.detectors.windows import Reader
 from magistrate.engines.models.updates import read_updates
 from magistrate.errors import InputError, ModelError, SpecError
@@ -40,6 +41,7 @@ from magistrate.judges.folders import WORK
 from magistrate.training.checkpoint import claimed
 from magistrate.training.detector import training
 from magistrate.training.detector.bases import base
+from magistrate.training.detector.encoder import Encoder as NetworkEncoder
 from magistrate.training.detector.examples import (
     ABSENT,
     CONTRADICTED,
@@ -49,6 +51,7 @@ from magistrate.training.detector.examples import (
     Example,
     examples,
 )
+from magistrate.training.detector.graph import write_graph
 from magistrate.training.detector.loop import Schedule, Training
 from magistrate.training.detector.network import Network, batch_of, from_base, loss_of, output_scores
 from magistrate.training.detector.recipe import Recipe, Source, pool
@@ -138,15 +141,12 @@ def rounded_to_eight_bits(network: Network, folder: Path) -> Network:
     }
     with torch.no_grad():
         for name, layer in network.low_rank.items():
-            layer.weight.copy_(weights[mpnet_name(f"{name}.weight")])
-            layer.bias.copy_(weights[mpnet_name(f"{name}.bias")])
+            layer.weight.copy_(weights[f"encoder.{name}.weight"])
+            layer.bias.copy_(weights[f"encoder.{name}.bias"])
             layer.up.zero_()
         for name, value in network.named_parameters():
-            if name.endswith((".up", ".down")):
-                continue
-            own = TYPES if name == "types" else mpnet_name(name.removeprefix("encoder."))
-            own = name if name.split(".")[0] in ("token", "kind", "whole") else own
-            (value[2:] if own == POSITIONS else value).copy_(weights[own])
+            if not name.endswith((".up", ".down")):
+                value.copy_(weights[name])
     network.merge()
     return network.eval()
 
@@ -240,6 +240,20 @@ def test_the_loss_of_an_output_of_which_only_the_label_is_known_is_that_of_its_l
     ]
     expected = -torch.log(1 - shares[0][SUPPORTED] * shares[1][SUPPORTED])
     assert loss_of(logits, batch).item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "model"), [("start", BertModel), ("large", MPNetModel)])
+def test_an_encoder_computes_what_the_model_of_its_publisher_does(
+    kind: str, model: type, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(kind)
+    network, theirs = from_base(folder).eval(), model.from_pretrained(folder, add_pooling_layer=False).eval()
+    ids = torch.randint(5, 100, (3, 300), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(300) < torch.tensor([300, 180, 7])[:, None]).long()
+    with torch.no_grad():
+        ours = network.encoder(ids, torch.zeros_like(ids), mask)
+        wanted = theirs(ids, attention_mask=mask).last_hidden_state
+    assert torch.allclose(ours[mask.bool()], wanted[mask.bool()], atol=1e-5)
 
 
 # --- the loop -------------------------------------------------------------------------------------
@@ -407,6 +421,54 @@ def test_the_integers_of_a_small_encoder_compute_nearly_what_was_trained(start: 
     )
     assert np.corrcoef(found, wanted)[0, 1] > 0.99
     assert np.abs(found - wanted).mean() < 0.1 * wanted.std()
+
+
+def test_the_graph_of_layers_that_lost_heads_and_neurons_computes_them_with_four_bits(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    parts: dict[str, tuple[int, ...]] = {
+        "encoder.embeddings.word_embeddings.weight": (40, 128),
+        "encoder.embeddings.position_embeddings.weight": (512, 128),
+        "encoder.embeddings.token_type_embeddings.weight": (2, 128),
+        **{f"encoder.embeddings.LayerNorm.{each}": (128,) for each in ("weight", "bias")},
+    }
+    for head, count in (("token", 1), ("kind", 3), ("whole", 3)):
+        parts |= {f"{head}.weight": (count, 128), f"{head}.bias": (count,)}
+    for at, (heads, neurons) in enumerate(((4, 192), (1, 64))):
+        layer, size = f"encoder.encoder.layer.{at}", 32 * heads
+        sizes = {
+            **{f"attention.self.{each}": (size, 128) for each in ("query", "key", "value")},
+            "attention.output.dense": (128, size),
+            "intermediate.dense": (neurons, 128),
+            "output.dense": (128, neurons),
+        }
+        for name, shape in sizes.items():
+            parts |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[:1]}
+        for name in ("attention.output", "output"):
+            parts |= {f"{layer}.{name}.LayerNorm.{each}": (128,) for each in ("weight", "bias")}
+        parts[f"{layer}.attention.self.relative_attention_bias.weight"] = (32, heads)
+    weights = {
+        name: (draw.normal(0, 0.1, shape) + name.endswith("LayerNorm.weight")).astype(np.float32)
+        for name, shape in parts.items()
+    }
+    write_weights(weights, tmp_path / WEIGHTS, bits=4)
+    write_graph(tmp_path / WEIGHTS, 4, tmp_path / GRAPH)
+    stored = read_weights(tmp_path / WEIGHTS)
+    assert stored["encoder.encoder.layer.0.intermediate.dense.weight"].dtype == np.uint8
+    floats = {name: torch.from_numpy(value) for name, value in float_weights(stored).items()}
+    encoder = {
+        name.removeprefix("encoder."): each for name, each in floats.items() if name.startswith("encoder.")
+    }
+    network = Network(NetworkEncoder(encoder, 4), by_updates=False)
+    network.load_state_dict(floats)
+    ids = draw.integers(0, 40, (3, 200))
+    types = (np.arange(200) > 90) * np.ones_like(ids)
+    mask = (np.arange(200) < [[200], [150], [5]]).astype(np.int64)
+    session = onnxruntime.InferenceSession(tmp_path / GRAPH, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"ids": ids, "types": types, "mask": mask})
+    with torch.no_grad():
+        wanted = network.eval()(*map(torch.from_numpy, (ids, types, mask))).numpy()
+    off = np.abs(found - wanted)[mask.astype(bool)]
+    assert off.mean() < 0.02 * wanted.std(), "eight bits for what is multiplied, in blocks"
 
 
 def test_a_recipe_of_pairs_makes_a_detector_that_reads_pairs(start: Path, tmp_path: Path) -> None:

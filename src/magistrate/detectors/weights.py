@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -14,10 +15,11 @@ from magistrate.engines.models.updates import read_updates
 from magistrate.errors import ModelError
 
 Weights = Mapping[str, np.ndarray]
-SCALE = ".scale"  # suffix of the row scales of a matrix of 8-bit integers
-LEAST_ROWS = 8  # rows of a matrix stored as 8-bit integers, at least; heads have fewer
+SCALE = ".scale"  # suffix of the scales of a matrix of integers: one a row of 8 bits, one a block of 4 bits
+LEAST_ROWS = 8  # rows of a matrix stored as integers, at least; heads have fewer
+BLOCK = 64  # columns that share a scale, of 4-bit integers
 LEAST_SCALE = 1e-6  # close to the smallest float16
-RELATIVE = "encoder.encoder.relative_attention_bias.weight"  # MPNet only: `[buckets, heads]`
+RELATIVE = "relative_attention_bias"  # in the name of MPNet's tables `[buckets, heads]`, one or one per layer
 TYPES = "encoder.embeddings.token_type_embeddings.weight"
 POSITIONS = "encoder.embeddings.position_embeddings.weight"
 EPSILON, MPNET_EPSILON = 1e-12, 1e-5  # of layer normalisation in BERT and MPNet
@@ -42,14 +44,18 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
         raise ModelError(f"{path} cannot be read as weights: {error}") from None
 
 
-def write_weights(weights: Weights, path: Path) -> None:
-    """Write float arrays as safetensors: matrices as 8-bit integers with scales, all else as float16."""
+def write_weights(weights: Weights, path: Path, bits: Literal[4, 8] = 8) -> None:
+    """Write float arrays as safetensors: matrices as integers with scales, all else as float16.
+
+    Matrices whose rows are not whole blocks have 8 bits in any case.
+    """
     from safetensors.numpy import save_file
 
     found: dict[str, np.ndarray] = {}
     for name, value in weights.items():
-        if value.ndim == 2 and value.shape[0] >= LEAST_ROWS and name != RELATIVE:
-            found[name], found[name + SCALE] = rounded(value)
+        if value.ndim == 2 and value.shape[0] >= LEAST_ROWS and RELATIVE not in name:
+            whole = bits == 4 and value.shape[1] % BLOCK == 0
+            found[name], found[name + SCALE] = (packed if whole else rounded)(value)
         else:
             found[name] = value.astype(np.float16)
     save_file(found, path)
@@ -61,14 +67,42 @@ def rounded(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(np.rint(matrix / scale.astype(np.float32)), -127, 127).astype(np.int8), scale
 
 
+def packed(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quantize a float matrix `[rows, columns]` to 4 bits, in blocks of columns with a scale each.
+
+    Returns uint8 `[rows, blocks, BLOCK / 2]`, two integers of [-8, 7] plus 8 in each, the first one in its
+    lower half, and float16 scales `[rows, blocks]`.
+    """
+    blocks = matrix.reshape(len(matrix), -1, BLOCK)
+    least, most = blocks.min(axis=-1), blocks.max(axis=-1)
+    # The value that is furthest from 0 becomes -8, so the scale may be negative.
+    scale = np.where(np.abs(least) > most, least, most) / -8
+    scale = np.where(np.abs(scale) < LEAST_SCALE, LEAST_SCALE, scale).astype(np.float16)
+    numbers = np.rint(blocks / scale.astype(np.float32)[..., None]) + 8
+    halves = np.clip(numbers, 0, 15).astype(np.uint8)
+    return halves[..., ::2] | halves[..., 1::2] << 4, scale
+
+
+def unpacked(numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return the float32 matrix that `packed` quantized."""
+    halves = np.stack([numbers & 15, numbers >> 4], axis=-1).reshape(*numbers.shape[:2], BLOCK)
+    values = (halves.astype(np.float32) - 8) * scale.astype(np.float32)[..., None]
+    return values.reshape(len(numbers), -1)
+
+
 def float_weights(weights: Weights) -> dict[str, np.ndarray]:
     """Return the weights as float32, with scales multiplied in."""
-    return {
-        name: value.astype(np.float32)
-        * (weights[name + SCALE].astype(np.float32) if name + SCALE in weights else 1)
-        for name, value in weights.items()
-        if not name.endswith(SCALE)
-    }
+    found = {}
+    for name, value in weights.items():
+        if name.endswith(SCALE):
+            continue
+        if (scale := weights.get(name + SCALE)) is None:
+            found[name] = value.astype(np.float32)
+        elif value.dtype == np.uint8:
+            found[name] = unpacked(value, scale)
+        else:
+            found[name] = value.astype(np.float32) * scale.astype(np.float32)
+    return found
 
 
 def mpnet_name(name: str) -> str:

@@ -21,7 +21,7 @@ from magistrate.detectors.folder import (
     read_manifest,
 )
 from magistrate.detectors.large import LARGE, folder_of_large
-from magistrate.detectors.weights import float_weights, read_weights
+from magistrate.detectors.weights import RELATIVE, float_weights, read_weights
 from magistrate.errors import ModelError, SpecError
 
 
@@ -42,7 +42,8 @@ class Base:
     @property
     def is_large(self) -> bool:
         """Whether only low-rank updates of the encoder are trained."""
-        return json_of(self.folder / "config.json").get("model_type") == "mpnet"
+        whole = self.detector is not None and self.update is None
+        return not whole and json_of(self.folder / "config.json").get("model_type") == "mpnet"
 
 
 def base(words: str, scratch: Path) -> Base:
@@ -75,7 +76,7 @@ def base(words: str, scratch: Path) -> Base:
 
 
 def _of_detector(folder: Path, scratch: Path) -> Base:
-    """Return a detector's weights as floats, with the configuration that follows from their shapes."""
+    """Return a detector's weights as floats, with what their shapes do not tell of their encoder."""
     from safetensors.numpy import save_file
 
     manifest = read_manifest(folder)
@@ -87,18 +88,8 @@ def _of_detector(folder: Path, scratch: Path) -> Base:
             raise ModelError(f"{folder} was trained on an unknown encoder, or lacks {UPDATE}")
         return Base(fetched(known), known.name, known.sha256, manifest.trained_on, detector, folder / UPDATE)
     weights = float_weights(read_weights(folder / WEIGHTS))
-    layers = {key.split(".")[3] for key in weights if key.startswith("encoder.encoder.layer.")}
-    width = weights["encoder.embeddings.word_embeddings.weight"].shape
-    config = {
-        "model_type": "bert",
-        "vocab_size": width[0],
-        "hidden_size": width[1],
-        "num_hidden_layers": len(layers),
-        "num_attention_heads": manifest.heads,
-        "intermediate_size": weights["encoder.encoder.layer.0.intermediate.dense.weight"].shape[0],
-        "max_position_embeddings": weights["encoder.embeddings.position_embeddings.weight"].shape[0],
-        "type_vocab_size": weights["encoder.embeddings.token_type_embeddings.weight"].shape[0],
-    }
+    kind = "mpnet" if any(RELATIVE in name for name in weights) else "bert"
+    config = {"model_type": kind, "num_attention_heads": manifest.heads}
     scratch.mkdir(parents=True, exist_ok=True)
     (scratch / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(weights, scratch / "model.safetensors")

@@ -10,14 +10,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from magistrate.detectors.weights import EPSILON, MPNET_EPSILON, POSITIONS, RELATIVE, SCALE, TYPES
+from magistrate.detectors.weights import BLOCK, EPSILON, MPNET_EPSILON, POSITIONS, RELATIVE, SCALE, TYPES
 from magistrate.errors import ModelError
 
 STANDARD, MICROSOFT = helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)
 VERSION = 10  # file format version, the first with these operators
-NUMBERS = {"I8": TensorProto.INT8, "F16": TensorProto.FLOAT16}  # by type name in safetensors
+NUMBERS = {"I8": TensorProto.INT8, "U8": TensorProto.UINT8, "F16": TensorProto.FLOAT16}  # as in safetensors
+WORDS = "encoder.embeddings.word_embeddings.weight"
+BY_INTEGERS = 4  # what is multiplied by a matrix of 4 bits is rounded to 8 bits, block by block
 FURTHEST = 128  # tokens: greater distances share the last bucket of MPNet's relative positions
-HALF = np.float32(0.5)
+HALF, EIGHT = np.float32(0.5), np.float32(8)
 HIDDEN = -1e9  # added to the attention scores of padding
 
 
@@ -25,8 +27,8 @@ def write_graph(weights: Path, heads: int, path: Path) -> None:
     """Write the network as a graph that refers to the weights in a safetensors file of the same folder.
 
     The graph takes int64 `ids`, `types`, `mask` `[batch, length]` and returns float32 `logits`
-    `[batch, length, 4]`. `heads` is the number of attention heads per layer. Raises `ModelError` if a weight
-    is missing.
+    `[batch, length, 4]`. `heads` is the number of attention heads of a layer that has lost none. Raises
+    `ModelError` if a weight is missing.
     """
     try:
         onnx.save(_Builder(weights, heads).model(), path)
@@ -39,15 +41,19 @@ class _Builder:
 
     def __init__(self, weights: Path, heads: int) -> None:
         self._weights = _places(weights)
-        self._heads = heads
+        self._size = self._weights["encoder.embeddings.LayerNorm.weight"].dims[0] // heads  # of a head
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: dict[str, onnx.TensorProto] = {}
-        self._epsilon = MPNET_EPSILON if RELATIVE in self._weights else EPSILON
-        self._relative = ""
+        self._is_mpnet = any(RELATIVE in name for name in self._weights)
+        self._epsilon = MPNET_EPSILON if self._is_mpnet else EPSILON
+        self._buckets = self._near = ""
 
     def model(self) -> onnx.ModelProto:
         hidden = self._embedded()
-        self._relative = self._relations() if RELATIVE in self._weights else ""
+        if self._is_mpnet:
+            self._buckets = self._bucketed()
+            if f"encoder.encoder.{RELATIVE}.weight" in self._weights:
+                self._near = self._relations(f"encoder.encoder.{RELATIVE}.weight")
         layer = 0
         while f"encoder.encoder.layer.{layer}.output.dense.weight" in self._weights:
             hidden = self._layer(f"encoder.encoder.layer.{layer}", hidden)
@@ -67,10 +73,10 @@ class _Builder:
         return helper.make_model(graph, opset_imports=[STANDARD, MICROSOFT], ir_version=VERSION)
 
     def _embedded(self) -> str:
-        words = self._rows("encoder.embeddings.word_embeddings.weight", "ids")
+        words = self._rows(WORDS, "ids")
         length = self._op("Squeeze", self._op("Shape", "ids", start=1, end=2))
         places = self._op("Range", self._constant(np.int64(0)), length, self._constant(np.int64(1)))
-        positions = self._rows(POSITIONS, places)
+        positions = self._rows(POSITIONS, self._op("Unsqueeze", places, self._constant(np.array([0]))))
         sides = self._rows(TYPES, "types")
         both = self._op("Add", self._op("Add", words, positions), sides)
         return self._normal("encoder.embeddings.LayerNorm", both)
@@ -79,9 +85,12 @@ class _Builder:
         query, key, value = (
             self._linear(f"{name}.attention.self.{part}", hidden) for part in ("query", "key", "value")
         )
+        own = f"{name}.attention.self.{RELATIVE}.weight"
+        near = self._relations(own) if own in self._weights else self._near
+        heads = self._weights[f"{name}.attention.self.query.bias"].dims[0] // self._size
         seen = self._op(
-            "MultiHeadAttention", query, key, value, "", self._seen(), self._relative,
-            domain=MICROSOFT.domain, num_heads=self._heads, mask_filter_value=HIDDEN,
+            "MultiHeadAttention", query, key, value, "", self._seen(), near,
+            domain=MICROSOFT.domain, num_heads=heads, mask_filter_value=HIDDEN,
         )  # fmt: skip
         attended = self._normal(
             f"{name}.attention.output.LayerNorm",
@@ -93,33 +102,47 @@ class _Builder:
             self._op("Add", self._linear(f"{name}.output.dense", wide), attended),
         )
 
-    def _relations(self) -> str:
-        """Return what MPNet adds to the attention between positions, float32 `[1, heads, length, length]`."""
-        buckets = self._weights[RELATIVE].dims[0]
+    def _bucketed(self) -> str:
+        """Return the buckets of the distances between all positions, int64 `[length, length]`."""
+        buckets = next(each.dims[0] for name, each in self._weights.items() if RELATIVE in name)
         most = self._weights[POSITIONS].dims[0]
-        of = np.array([_bucket(place, buckets) for place in range(1 - most, most)])
-        values = self._op("Gather", self._floats(RELATIVE), self._constant(of))
+        of = np.array([bucket(place, buckets) for place in range(1 - most, most)])
         length = self._op("Squeeze", self._op("Shape", "ids", start=1, end=2))
         places = self._op("Range", self._constant(np.int64(0)), length, self._constant(np.int64(1)))
         columns = self._op("Unsqueeze", places, self._constant(np.array([0])))
         lines = self._op("Unsqueeze", places, self._constant(np.array([1])))
         between = self._op("Add", self._op("Sub", columns, lines), self._constant(np.int64(most - 1)))
-        found = self._op("Transpose", self._op("Gather", values, between), perm=[2, 0, 1])
-        return self._op("Unsqueeze", found, self._constant(np.array([0])))
+        return self._op("Gather", self._constant(of), between)
+
+    def _relations(self, table: str) -> str:
+        """Return what MPNet adds to the attention between positions, float32 `[1, heads, length, length]`."""
+        found = self._op("Gather", self._floats(table), self._buckets)
+        turned = self._op("Transpose", found, perm=[2, 0, 1])
+        return self._op("Unsqueeze", turned, self._constant(np.array([0])))
 
     def _seen(self) -> str:
         """Return the attention mask as int32: 1 for each token that is not padding."""
         return self._op("Cast", "mask", to=TensorProto.INT32)
 
     def _linear(self, name: str, given: str) -> str:
-        """Add a matrix product; in a BERT with integers, if the weight is stored as integers.
+        """Add a matrix product; with integers, if the weight has 4 bits, or 8 bits in a BERT.
 
-        What is multiplied is then rounded to eight bits, and the weight to seven: processors without
+        In a BERT what is multiplied is rounded to eight bits, and the weight to seven: processors without
         instructions for this add two products in 16 bits, which must not overflow. The values in an MPNet
-        differ too much in size for eight bits.
+        differ too much in size for eight bits, unless each block of them has its own scale.
         """
         weight = f"{name}.weight"
-        if weight + SCALE not in self._weights or self._relative:
+        if self._is_packed(weight):
+            rows, blocks, _ = self._weights[weight].dims
+            scale = self._op("Cast", self._weight(weight + SCALE), to=TensorProto.FLOAT)
+            product = self._op(
+                "MatMulNBits", given, self._weight(weight),
+                self._op("Reshape", scale, self._constant(np.array([-1]))),
+                domain=MICROSOFT.domain, K=blocks * BLOCK, N=rows, bits=4, block_size=BLOCK,
+                accuracy_level=BY_INTEGERS,
+            )  # fmt: skip
+            return self._op("Add", product, self._floats(f"{name}.bias"))
+        if weight + SCALE not in self._weights or self._is_mpnet:
             return self._exact(name, given)
         half = self._op(
             "Mul", self._op("Cast", self._weight(weight), to=TensorProto.FLOAT), self._constant(HALF)
@@ -146,12 +169,28 @@ class _Builder:
         return self._op("Add", self._op("MatMul", given, turned), self._floats(f"{name}.bias"))
 
     def _rows(self, name: str, numbers: str) -> str:
-        """Gather rows of a table by number. The table itself stays quantized."""
-        found = self._op("Cast", self._op("Gather", self._weight(name), numbers), to=TensorProto.FLOAT)
+        """Gather rows of a table by number `[batch, length]`. The table itself stays quantized."""
+        found = self._op("Gather", self._weight(name), numbers)
         if name + SCALE not in self._weights:
-            return found
+            return self._op("Cast", found, to=TensorProto.FLOAT)
         scale = self._op("Gather", self._weight(name + SCALE), numbers)
-        return self._op("Mul", found, self._op("Cast", scale, to=TensorProto.FLOAT))
+        scale = self._op("Cast", scale, to=TensorProto.FLOAT)
+        if not self._is_packed(name):
+            return self._op("Mul", self._op("Cast", found, to=TensorProto.FLOAT), scale)
+        last = self._constant(np.array([-1]))
+        low = self._op("BitwiseAnd", found, self._constant(np.uint8(15)))
+        high = self._op("BitShift", found, self._constant(np.uint8(4)), direction="RIGHT")
+        halves = self._op(
+            "Concat", self._op("Unsqueeze", low, last), self._op("Unsqueeze", high, last), axis=-1
+        )
+        numbers = self._op("Reshape", halves, self._constant(np.array([0, 0, 0, BLOCK])))
+        centred = self._op("Sub", self._op("Cast", numbers, to=TensorProto.FLOAT), self._constant(EIGHT))
+        values = self._op("Mul", centred, self._op("Unsqueeze", scale, last))
+        return self._op("Reshape", values, self._constant(np.array([0, 0, -1])))
+
+    def _is_packed(self, name: str) -> bool:
+        """Return whether a matrix has 4 bits."""
+        return bool(self._weights[name].data_type == TensorProto.UINT8)
 
     def _normal(self, name: str, given: str) -> str:
         """Add a layer normalisation."""
@@ -182,7 +221,7 @@ class _Builder:
         return name
 
 
-def _bucket(place: int, buckets: int) -> int:
+def bucket(place: int, buckets: int) -> int:
     """Return the bucket of a relative position, as in T5 (Raffel et al. 2020), in both directions."""
     half, before = buckets // 2, buckets // 2 if place > 0 else 0
     far, exact = abs(place), buckets // 4

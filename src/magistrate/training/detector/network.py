@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,19 +11,18 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, embedding
-from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from magistrate.detectors.folder import json_of
-from magistrate.detectors.weights import EPSILON, MPNET_EPSILON, TYPES, mpnet_name, replaced
+from magistrate.detectors.weights import EPSILON, MPNET_EPSILON, mpnet_weights, replaced
 from magistrate.detectors.windows import SIDES
 from magistrate.engines.models.updates import Update, read_updates
 from magistrate.errors import ModelError
+from magistrate.training.detector.encoder import Encoder
 from magistrate.training.detector.examples import KINDS, SUPPORTED, UNKNOWN, UNKNOWN_TOKEN, WRONG, Example
 from magistrate.training.low_rank import LowRank
 
 WEIGHTS = "model.safetensors"
-MODELS = {"bert": (BertConfig, BertModel), "mpnet": (MPNetConfig, MPNetModel)}
 EPSILONS = {"bert": EPSILON, "mpnet": MPNET_EPSILON}
 RANK, SCALE = 32, 2.0  # rank and scale of the low-rank updates of a large encoder
 
@@ -36,42 +35,37 @@ class Network(nn.Module):
     the sum of a linear map of the token and one of `[CLS]`, so that the mean can be taken outside the
     network.
 
-    A small encoder is trained except for its word embeddings. Of a large one, an MPNet, only low-rank updates
-    of the matrices (`low_rank`, by name), the norms, and new token type embeddings are trained.
+    All of an encoder is trained except for its word embeddings. With `by_updates`, for a large one, only
+    low-rank updates of the matrices (`low_rank`, by name), the norms and the token type embeddings are.
     """
 
-    def __init__(self, encoder: BertModel | MPNetModel) -> None:
+    def __init__(self, encoder: Encoder, *, by_updates: bool) -> None:
         super().__init__()
         self.encoder = encoder
-        width = encoder.config.hidden_size
-        self.token = nn.Linear(width, 1)
-        self.kind = nn.Linear(width, KINDS)
-        self.whole = nn.Linear(width, KINDS)
+        self.token = nn.Linear(encoder.width, 1)
+        self.kind = nn.Linear(encoder.width, KINDS)
+        self.whole = nn.Linear(encoder.width, KINDS)
         self.low_rank: dict[str, LowRank] = {}
-        if isinstance(encoder, MPNetModel):
-            self.types = nn.Parameter(torch.zeros(SIDES, width))
+        if by_updates:
             self._attach(encoder)
         # They are half of a small encoder, and those of rare words would drift.
-        encoder.embeddings.word_embeddings.weight.requires_grad_(False)
+        encoder.embeddings["word_embeddings"].weight.requires_grad_(False)
 
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> Tensor:
-        if isinstance(self.encoder, MPNetModel):
-            embedded = self.encoder.embeddings.word_embeddings(ids) + embedding(types, self.types)
-            hidden = self.encoder(inputs_embeds=embedded, attention_mask=mask).last_hidden_state
-        else:
-            hidden = self.encoder(input_ids=ids, token_type_ids=types, attention_mask=mask).last_hidden_state
+        hidden = self.encoder(ids, types, mask)
         kinds = self.kind(hidden) + self.whole(hidden[:, :1])
         return torch.cat([self.token(hidden), kinds], dim=-1)
 
-    def _attach(self, encoder: MPNetModel) -> None:
+    def _attach(self, encoder: Encoder) -> None:
         encoder.requires_grad_(False)
+        encoder.embeddings["token_type_embeddings"].requires_grad_(True)
         for name, module in list(encoder.named_modules()):
             if isinstance(module, nn.Linear):
                 self.low_rank[name] = found = LowRank(module, RANK, SCALE, torch.float32)
                 parent, _, own = name.rpartition(".")
-                setattr(encoder.get_submodule(parent), own, found)
-                if own in ("k", "v"):  # they have the same input as the query
-                    found.down = self.low_rank[f"{parent}.q"].down
+                encoder.get_submodule(parent)[own] = found
+                if own in ("key", "value"):  # they have the same input as the query
+                    found.down = self.low_rank[f"{parent}.query"].down
             elif isinstance(module, nn.LayerNorm):
                 module.requires_grad_(True)
 
@@ -118,16 +112,12 @@ class Network(nn.Module):
     def update(self) -> tuple[dict[str, Update], dict[str, np.ndarray]]:
         """Return what a large encoder has learnt: low-rank updates, and weights that replace others."""
         updates = {
-            mpnet_name(f"{name}.weight"): Update(
+            f"encoder.{name}.weight": Update(
                 (each.scale * each.up).detach().cpu().numpy(), each.down.detach().cpu().numpy()
             )
             for name, each in self.low_rank.items()
         }
-        others = {
-            _others_name(name): value.detach().cpu().numpy()
-            for name, value in self.named_parameters()
-            if value.requires_grad and not name.endswith((".up", ".down"))
-        }
+        others = {name: value.detach().cpu().numpy() for name, value in self._replaced()}
         return updates, others
 
     @torch.no_grad()
@@ -135,22 +125,19 @@ class Network(nn.Module):
         """Load what the same large encoder learnt in an earlier training."""
         held = read_updates(update)
         for name, each in self.low_rank.items():
-            before = held[mpnet_name(f"{name}.weight")]
+            before = held[f"encoder.{name}.weight"]
             each.up.copy_(torch.from_numpy(before.up) / each.scale)
             each.down.copy_(torch.from_numpy(before.down))
         others = replaced(update)
-        for name, value in self.named_parameters():
-            if value.requires_grad and not name.endswith((".up", ".down")):
-                value.copy_(torch.from_numpy(others[_others_name(name)]))
+        for name, value in self._replaced():
+            value.copy_(torch.from_numpy(others[name]))
         self.merge()
 
-
-def _others_name(name: str) -> str:
-    """Return the name in a detector's folder of a replaced weight of a large network."""
-    if name == "types":
-        return TYPES
-    encoder, _, rest = name.partition(".")
-    return mpnet_name(rest) if encoder == "encoder" else name
+    def _replaced(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the trained weights of a large network that are no updates."""
+        for name, value in self.named_parameters():
+            if value.requires_grad and not name.endswith((".up", ".down")):
+                yield name, value
 
 
 def from_base(folder: Path, update: Path | None = None, seed: int = 0) -> Network:
@@ -159,37 +146,40 @@ def from_base(folder: Path, update: Path | None = None, seed: int = 0) -> Networ
     `update` is the file of an earlier update of an MPNet. New weights are random, the same for the same
     `seed`. Raises `ModelError` if the weights cannot be read or some are missing.
     """
-    kind = json_of(folder / "config.json").get("model_type")
-    if kind not in MODELS:
-        raise ModelError(f"{folder} contains a model of type {kind!r}; known: {' and '.join(MODELS)}")
-    configured, model = MODELS[kind]
-    config = configured.from_pretrained(folder)
-    if kind == "bert" and config.type_vocab_size < SIDES:
+    config = json_of(folder / "config.json")
+    kind, heads = config.get("model_type"), config.get("num_attention_heads")
+    if kind not in EPSILONS:
+        raise ModelError(f"{folder} contains a model of type {kind!r}; known: {' and '.join(EPSILONS)}")
+    if config.get("layer_norm_eps", (epsilon := EPSILONS[kind])) != epsilon:
         raise ModelError(
-            f"{folder} does not support pairs of texts: its type_vocab_size is {config.type_vocab_size}"
+            f"{folder} has a layer_norm_eps of {config['layer_norm_eps']}; only {epsilon} is supported"
         )
-    if config.layer_norm_eps != (epsilon := EPSILONS[kind]):
-        raise ModelError(
-            f"{folder} has a layer_norm_eps of {config.layer_norm_eps}; only {epsilon} is supported"
-        )
-    # Dropout is not worth its cost: an example is seen only a few times, and masks are slow on CPUs.
-    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
-    encoder = model(config, add_pooling_layer=False)
+    if not isinstance(heads, int) or heads < 1:
+        raise ModelError(f"{folder} does not say how many attention heads it has")
     try:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{folder / WEIGHTS} cannot be read: {error}") from error
-    if "kind.weight" in weights:
-        network = Network(encoder)
-        network.load_state_dict(weights)
-        return network
-    weights = {name.removeprefix(f"{kind}."): value for name, value in weights.items()}
-    missing, _ = encoder.load_state_dict(weights, strict=False)
-    if missing := [name for name in missing if "position_ids" not in name]:
-        raise ModelError(f"{folder} lacks weights of its encoder: {', '.join(missing[:3])}")
+    is_network = "kind.weight" in weights
+    if is_network:
+        of_encoder = {
+            name.removeprefix("encoder."): value
+            for name, value in weights.items()
+            if name.startswith("encoder.")
+        }
+    elif kind == "mpnet":
+        named = mpnet_weights({name: value.numpy() for name, value in weights.items()})
+        of_encoder = {name.removeprefix("encoder."): torch.from_numpy(value) for name, value in named.items()}
+    else:
+        of_encoder = {name.removeprefix("bert."): value for name, value in weights.items()}
+    encoder = Encoder(of_encoder, heads)
+    if (sides := len(encoder.embeddings["token_type_embeddings"].weight)) < SIDES:
+        raise ModelError(f"{folder} does not support pairs of texts: its type_vocab_size is {sides}")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        network = Network(encoder)
+        network = Network(encoder, by_updates=kind == "mpnet" and not is_network)
+    if is_network:
+        network.load_state_dict(weights)
     if update is not None:
         network.begin_with(update)
     return network

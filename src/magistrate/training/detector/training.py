@@ -280,7 +280,7 @@ def write(
 
     Nothing is written if calibration fails because held-out samples are ranked the wrong way round.
     """
-    heads = network.encoder.config.num_attention_heads
+    heads = network.encoder.heads
     with whole(folder) as half:
         if network.low_rank:
             updates, others = network.update()
