@@ -1,6 +1,6 @@
 """Creates a detector of the package from a folder of labelled data: all of its trainings in sequence.
 
-Run: .venv-train/bin/python benchmarks/detector/make.py DATA [--size large] [--to FOLDER] [--work W]
+Run: .venv-train/bin/python -m benchmarks.detector.make DATA [--size large] [--to FOLDER] [--work W]
 
 DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. Each training starts from the
 result of the previous one and keeps its state in --work (build/detector), so that the same command resumes
@@ -21,8 +21,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import twins
 
+from benchmarks.detector import twins
 from magistrate.detectors.encoders import encoder, fetched
 from magistrate.detectors.folder import (
     BOTH,

@@ -15,10 +15,12 @@ import onnxruntime
 import pytest
 import torch
 from safetensors.torch import save_file
+from sklearn.metrics import roc_auc_score
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 
 import magistrate
+from benchmarks.detector import prune
 from magistrate.detectors import encoders
 from magistrate.detectors.detector import _readings, detector
 from magistrate.detectors.encoders import Encoder
@@ -33,7 +35,14 @@ from magistrate.detectors.folder import (
     read_manifest,
 )
 from magistrate.detectors.large import write_merged
-from magistrate.detectors.weights import float_weights, read_weights, replaced, write_weights
+from magistrate.detectors.weights import (
+    float_weights,
+    packed,
+    read_weights,
+    replaced,
+    unpacked,
+    write_weights,
+)
 from magistrate.detectors.windows import Reader
 from magistrate.engines.models.updates import read_updates
 from magistrate.errors import InputError, ModelError, SpecError
@@ -561,8 +570,7 @@ def test_the_trainings_of_a_detector_of_the_package_follow_each_other(
     home: Path,
     call: Call,
 ) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent.parent / "benchmarks" / "detector")
-    make = importlib.import_module("make")
+    make = importlib.import_module("benchmarks.detector.make")
     for name in ("1-first", "2-last"):
         (tmp_path / "stages").mkdir(exist_ok=True)
         (tmp_path / "stages" / f"{name}.yaml").write_text(RECIPE, encoding="utf-8")
@@ -622,3 +630,66 @@ def test_the_trainings_of_a_detector_of_the_package_follow_each_other(
             assert np.abs(value - mean).max() < 0.1 * np.abs(mean).max(), name
         write_merged(base_folder, tmp_path / "made" / UPDATE, tmp_path / WEIGHTS)
         assert digest_of(tmp_path / WEIGHTS) == manifest.files[WEIGHTS], "what is pulled has this digest"
+
+
+# --- a small one of a large one -------------------------------------------------------------------
+
+
+def test_a_pruned_detector_keeps_what_matters_and_answers_like_its_teacher(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune, "BLOCK", 16)
+    monkeypatch.setattr(prune, "LATIN", 0)  # the tiny one has words only
+    schedule = replace(SCHEDULE, rate=4e-3)
+    train_on_labels(rows(), base(str(large), tmp_path / "b"), tmp_path / "own", schedule=schedule, epochs=20)
+    every = list(examples(rows(), Reader(Tokenizer.from_file(str(large / TOKENIZER)), 128)))
+    counts = np.bincount(np.concatenate([each.ids for each in every]), minlength=300)
+    prune.write_teacher(large, tmp_path / "own" / UPDATE, 2, counts, 60, tmp_path / "teacher")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "teacher" / TOKENIZER))
+    assert tokenizer.get_vocab_size() == 60
+    every = list(examples(rows(), Reader(tokenizer, 128)))
+    teacher = from_base(tmp_path / "teacher").eval()
+    batch = batch_of(every[:40])
+    with torch.no_grad():
+        wanted = output_scores(teacher(batch.ids, batch.types, batch.mask), batch)
+    truth = [each.hallucinated for each in every[:40]]
+    assert roc_auc_score(truth, wanted) > 0.9, "frequent words are all it needs"
+
+    found = prune.importance(teacher, [every[at : at + 8] for at in range(0, 80, 8)])
+    assert all((part > 0).any() and (part >= 0).all() for layer in found for part in layer)
+    whole = prune.kept(found, 1e9, 32, 16)
+    assert whole == [([0, 1], list(range(64)))] * 2
+    some = prune.kept(found, 8_000, 32, 16)
+    assert (
+        sum(4 * 32 * 16 * len(heads) + 2 * 32 * len(neurons) for heads, neurons in some) < 8_000 + 4 * 32 * 64
+    )
+    monkeypatch.setattr(prune, "rounded", lambda matrix: matrix)
+    with torch.no_grad():
+        same = prune.cut(teacher, whole)(batch.ids, batch.types, batch.mask)
+        assert torch.allclose(same, teacher(batch.ids, batch.types, batch.mask), atol=1e-4)
+    monkeypatch.undo()
+    monkeypatch.setattr(prune, "BLOCK", 16)
+    student = prune.cut(teacher, some)
+    losses = []
+    training = Training(
+        student,
+        Same(every),
+        "rows",
+        replace(SCHEDULE, tokens=40_000, rate=3e-3),
+        tmp_path / "work",
+        loss=prune.Taught(teacher),
+    )
+    assert training.run(tell=lambda _, loss: losses.append(loss))
+    assert np.mean(losses[-5:]) < 0.6 * losses[0]
+    taught = training.averaged().eval()
+    with torch.no_grad():
+        scores = output_scores(taught(batch.ids, batch.types, batch.mask), batch)
+    assert np.corrcoef(scores, wanted)[0, 1] > 0.9
+
+
+def test_what_is_rounded_in_training_is_what_is_stored() -> None:
+    matrix = np.random.default_rng(0).normal(0, 0.1, (16, 128)).astype(np.float32)
+    matrix[3, :64] = 0
+    stored = unpacked(*packed(matrix))
+    assert np.array_equal(stored, prune.rounded(torch.from_numpy(matrix)).numpy())
+    assert np.abs(stored - matrix).max() < 1.01 * np.abs(matrix).max() / 8, "a step at most"

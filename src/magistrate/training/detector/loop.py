@@ -16,7 +16,7 @@ from torch import Tensor
 from magistrate.errors import InputError, ModelError
 from magistrate.training.checkpoint import claimed, load_state, save_state
 from magistrate.training.detector.examples import Example
-from magistrate.training.detector.network import Network, batch_of, loss_of
+from magistrate.training.detector.network import Batch, Network, batch_of, loss_of
 from magistrate.training.low_rank import dtype_of
 
 STATE = "training.pt"
@@ -46,6 +46,14 @@ class Schedule:
     seed: int = 0
 
 
+Loss = Callable[[Network, Batch], Tensor]
+
+
+def on_labels(network: Network, batch: Batch) -> Tensor:
+    """Return the loss of a network's logits by the labels of a batch."""
+    return loss_of(network(batch.ids, batch.types, batch.mask), batch)
+
+
 class Rounds(Protocol):
     """A source of examples in rounds. The same number always gives the same round."""
 
@@ -55,8 +63,8 @@ class Rounds(Protocol):
 class Training:
     """A network being trained. Its state is kept in `folder`, from which training resumes.
 
-    `data` is the source of the examples and `name` identifies it. Raises `InputError` for a state of other
-    data, and `ModelError` if the loss is not finite.
+    `data` is the source of the examples and `name` identifies it. `loss` is what is made smaller. Raises
+    `InputError` for a state of other data, and `ModelError` if the loss is not finite.
     """
 
     def __init__(
@@ -67,13 +75,14 @@ class Training:
         schedule: Schedule,
         folder: Path,
         *,
+        loss: Loss = on_labels,
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.network: Network = network.to(device)
         self._dtype = dtype_of(device)
         self.schedule, self.folder, self.clock = schedule, folder, clock
-        self._device, self._data, self._name = device, data, name
+        self._device, self._data, self._name, self._loss = device, data, name, loss
         self._optimizer = torch.optim.AdamW(
             network.groups(schedule.decay), lr=schedule.rate, betas=(0.9, schedule.memory), fused=True
         )
@@ -189,8 +198,7 @@ class Training:
             group["lr"] = self._rate() * group["times"]
         batch = batch_of(rows, self._device)
         with torch.autocast(self._device, torch.bfloat16, enabled=self._dtype == torch.bfloat16):
-            logits = self.network(batch.ids, batch.types, batch.mask)
-        loss = loss_of(logits, batch)
+            loss = self._loss(self.network, batch)
         if not torch.isfinite(loss):
             told = f"the loss of step {self.step + 1} is {float(loss.detach())}"
             raise ModelError(f"{told}: lower --rate; to start over: --force")

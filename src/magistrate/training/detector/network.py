@@ -52,7 +52,10 @@ class Network(nn.Module):
         encoder.embeddings["word_embeddings"].weight.requires_grad_(False)
 
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> Tensor:
-        hidden = self.encoder(ids, types, mask)
+        return self.answers(self.encoder(ids, types, mask))
+
+    def answers(self, hidden: Tensor) -> Tensor:
+        """Return the logits from the hidden states after the last layer."""
         kinds = self.kind(hidden) + self.whole(hidden[:, :1])
         return torch.cat([self.token(hidden), kinds], dim=-1)
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -221,7 +221,7 @@ def train_on_labels(
         "window": window,
         "readings": base.detector.manifest.readings if base.detector is not None else BOTH,
         "trained_on": tuple(dict.fromkeys((*base.trained_on, *trained_on))),
-        "recipe": _recipe(base, training, {"labels": len(learnt), "epochs": epochs}),
+        "recipe": recipe_of(base, training, {"labels": len(learnt), "epochs": epochs}),
     }
     before = base.detector.logits(held) if base.detector is not None else None
     manifest, after = write(training.averaged().cpu(), base, folder, told, held)
@@ -267,14 +267,19 @@ def train_on_recipe(
         "window": window,
         "readings": (recipe.reading,) if recipe.reading == "pairs" else BOTH,
         "trained_on": tuple(dict.fromkeys((*base.trained_on, *(source.name for source in recipe.sources)))),
-        "recipe": _recipe(base, training, learnt),
+        "recipe": recipe_of(base, training, learnt),
     }
     manifest, after = write(training.averaged().cpu(), base, folder, told, calibrate_on)
     return _compared(manifest, calibrate_on, None, after)
 
 
 def write(
-    network: Network, base: Base, folder: Path, told: Mapping[str, Any], held: Sequence[Sample]
+    network: Network,
+    base: Base,
+    folder: Path,
+    told: Mapping[str, Any],
+    held: Sequence[Sample],
+    bits: Literal[4, 8] = 8,
 ) -> tuple[Manifest, list[float]]:
     """Write a detector atomically, calibrated on `held`. Returns its manifest and its logits on `held`.
 
@@ -287,7 +292,7 @@ def write(
             write_updates(updates, half / UPDATE, others)
             write_merged(base.folder, half / UPDATE, half / WEIGHTS)
         else:
-            write_weights(network.weights(), half / WEIGHTS)
+            write_weights(network.weights(), half / WEIGHTS, bits)
         write_graph(half / WEIGHTS, heads, half / GRAPH)
         shutil.copyfile(base.folder / "tokenizer.json", half / TOKENIZER)
         files = {name: digest_of(half / name) for name in FILES}
@@ -386,7 +391,8 @@ def _check_labels(samples: Sequence[Sample], what: str, least: int) -> None:
         raise InputError(f"{found}: training needs at least {least}, of both labels")
 
 
-def _recipe(base: Base, training: Training, data: Mapping[str, Any]) -> dict[str, Any]:
+def recipe_of(base: Base, training: Training, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a detector was trained, for its manifest."""
     before = {} if base.detector is None else {"recipe": base.detector.manifest.recipe}
     return {
         "package": __version__,

@@ -1,0 +1,360 @@
+"""Makes a small detector of the large one: removes what matters least, and teaches the rest the same answers.
+
+Run: .venv-train/bin/python -m benchmarks.detector.prune DATA --to FOLDER [--tokens MILLIONS] [--seconds S]
+
+DATA is the folder that `make.py` reads. There are four steps; what is done is kept in --work
+(build/detector/pruned), so that the same command resumes after a stop.
+
+1. The vocabulary is reduced to the pieces of words that the training data use most; other words are spelled
+   in more pieces.
+2. The importance of every attention head and every neuron is measured: the mean square of the gradient of
+   the loss by a factor on its output (the diagonal of the Fisher information, as in Kwon et al. 2022,
+   arXiv:2204.09656).
+3. Those of the least importance per weight are removed, until `--weights` million weights remain in the
+   layers. All layers and the width of the hidden states stay, so the student starts close to its teacher.
+4. The student is trained on the data of the large detector, with its matrices rounded to 4 bits in every
+   step: to have the teacher's probabilities and its hidden states after every layer, and on the labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, kl_div, linear
+
+from benchmarks.detector.make import HERE, sources
+from benchmarks.detector.measure import HELD
+from benchmarks.detector.twins import samples as twins
+from magistrate.detectors.detector import detector
+from magistrate.detectors.encoders import encoder, fetched
+from magistrate.detectors.folder import BOTH, TOKENIZER, UPDATE, WEIGHTS
+from magistrate.detectors.large import LARGE, folder_of_large, pull
+from magistrate.detectors.weights import (
+    BLOCK,
+    LEAST_SCALE,
+    RELATIVE,
+    mpnet_weights,
+    read_weights,
+    updated,
+)
+from magistrate.training.detector.bases import Base
+from magistrate.training.detector.encoder import Encoder
+from magistrate.training.detector.examples import Example
+from magistrate.training.detector.loop import Schedule, Training, batches
+from magistrate.training.detector.network import (
+    Batch,
+    Network,
+    batch_of,
+    from_base,
+    loss_of,
+    sentence_logits,
+)
+from magistrate.training.detector.recipe import Pool, pool, read_recipe
+from magistrate.training.detector.training import recipe_of, write
+from magistrate.training.low_rank import dtype_of
+from magistrate.training.synthetic import Lexicon
+
+RECIPE = HERE / "stages" / "large-elsewhere.yaml"
+WORDS = "encoder.embeddings.word_embeddings.weight"
+LAYER = "encoder.encoder.layer"
+PIECES = 18_000  # of the vocabulary
+LATIN = 0x250  # letters and signs below are kept whether the data have them or not
+HARD = 0.3  # the weight in the loss of the labels, and of the teacher's probabilities of words
+EXAMINED = 512  # tokens of a batch that the importance is measured on
+Kept = list[tuple[list[int], list[int]]]  # numbers of the heads and neurons of each layer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=Path("build/detector/pruned"))
+    parser.add_argument("--tokens", type=float, default=20.0, help="millions, in all")
+    parser.add_argument("--weights", type=float, default=32.0, help="millions, of the layers")
+    parser.add_argument("--examined", type=int, default=400, help="batches to measure the importance on")
+    parser.add_argument("--rate", type=float, default=1.5e-4)
+    parser.add_argument("--batch", type=int, default=1536)
+    parser.add_argument("--seconds", type=float, help="stop after this time; the same command goes on")
+    parser.add_argument("--wordnet", type=Path)
+    told = parser.parse_args()
+    pull()
+    large = detector(folder_of_large())
+    known = encoder(large.manifest.update_of)
+    assert known, "the large detector has an encoder of ours"
+    base = fetched(known)
+    data = sources(told.data, told.work / "data")
+    read = partial(pool, read_recipe(RECIPE), data, lexicon=Lexicon.read(told.wordnet))
+    whole = told.work / "teacher"
+    if not (whole / TOKENIZER).is_file():
+        counts = counted(read(tokenizer=base / TOKENIZER, cache=told.work / "counted"))
+        write_teacher(base, large.folder / UPDATE, large.manifest.heads, counts, PIECES, whole)
+    rounds = read(tokenizer=whole / TOKENIZER, cache=told.work / "examples")
+    teacher = from_base(whole).eval()
+    chosen = told.work / "kept.json"
+    if not chosen.is_file():
+        examined = batches(rounds.round(0), EXAMINED, "importance")[: told.examined]
+        size = teacher.encoder.width // teacher.encoder.heads
+        found = kept(importance(teacher, examined), told.weights * 1e6, teacher.encoder.width, size)
+        chosen.write_text(json.dumps(found), encoding="utf-8")
+    places = json.loads(chosen.read_text(encoding="utf-8"))
+    student = cut(teacher, places)
+    schedule = Schedule(
+        tokens=int(told.tokens * 1e6), batch=told.batch, rate=told.rate, warmup=50, cooldown=0.4,
+        decay=0.0, average=0.997, memory=0.98,
+    )  # fmt: skip
+    named = f"{large.manifest.files[WEIGHTS]} {chosen.read_text(encoding='utf-8')}"
+    training = Training(student, rounds, named, schedule, told.work, loss=Taught(teacher))
+    if not training.run(told.seconds, show):
+        print(f"{training.tokens:,} of {schedule.tokens:,} tokens; the same command goes on")
+        return
+    last = Base(whole, LARGE, large.manifest.files[WEIGHTS], large.manifest.trained_on, large)
+    numbers = {f"{source}, {label}": len(each) for (source, label), each in sorted(rounds.of.items())}
+    about = {
+        "name": "small-2",
+        "window": large.manifest.window,
+        "readings": BOTH,
+        "trained_on": large.manifest.trained_on,
+        "recipe": {
+            **recipe_of(last, training, {"examples": numbers}),
+            "pruned": {"pieces": PIECES, "kept": [[len(heads), len(neurons)] for heads, neurons in places]},
+        },
+    }
+    write(training.averaged().cpu(), last, told.to, about, twins(HELD), bits=4)
+    print("written:", told.to)
+
+
+def show(training: Training, loss: float) -> None:
+    """Print the progress now and then."""
+    if training.step % 50 == 0:
+        print(f"step {training.step:,}, {training.tokens:,} tokens, loss {loss:.4f}", flush=True)
+
+
+# --- the vocabulary -----------------------------------------------------------------------------------
+
+
+def counted(rounds: Pool) -> np.ndarray:
+    """Return how often each piece occurs in all examples."""
+    found = np.zeros(1 << 16, np.int64)
+    for some in rounds.of.values():
+        for example in some:
+            found += np.bincount(example.ids, minlength=len(found))
+    return found
+
+
+def write_teacher(
+    base: Path, update: Path, heads: int, counts: np.ndarray, pieces: int, folder: Path
+) -> None:
+    """Write the large detector as a base for training, with the `pieces` that occur most.
+
+    All pieces of one Latin letter or sign remain, so every English word can be spelled.
+    """
+    told = json.loads((base / TOKENIZER).read_text(encoding="utf-8"))
+    vocabulary: dict[str, int] = told["model"]["vocab"]
+    added = {each["content"] for each in told["added_tokens"]}
+    lead = told["model"].get("continuing_subword_prefix") or ""
+    letters = {
+        word for word in vocabulary if len(letter := word.removeprefix(lead)) == 1 and ord(letter) < LATIN
+    }
+    order = sorted(vocabulary, key=lambda word: (-counts[vocabulary[word]], vocabulary[word]))
+    most = [word for word in order if word not in added | letters][: max(0, pieces - len(added | letters))]
+    rows = sorted(vocabulary[word] for word in {*added, *letters, *most})
+    place = {row: number for number, row in enumerate(rows)}
+    told["model"]["vocab"] = {word: place[row] for word, row in vocabulary.items() if row in place}
+    for each in told["added_tokens"]:
+        each["id"] = place[each["id"]]
+    told["post_processor"] = replaced_numbers(told["post_processor"], place)
+    weights = updated(mpnet_weights(read_weights(base / WEIGHTS)), update)
+    weights[WORDS] = weights[WORDS][rows]
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: np.ascontiguousarray(each) for name, each in weights.items()}, folder / WEIGHTS)
+    config = {"model_type": "mpnet", "num_attention_heads": heads}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / TOKENIZER).write_text(json.dumps(told, ensure_ascii=False), encoding="utf-8")
+
+
+def replaced_numbers(processor: Any, place: Mapping[int, int]) -> Any:
+    """Return a tokenizer's post-processor with the new numbers of its marks: pairs of a mark and a number."""
+    if isinstance(processor, dict):
+        return {key: replaced_numbers(value, place) for key, value in processor.items()}
+    if isinstance(processor, list) and len(processor) == 2 and isinstance(processor[1], int):
+        return [processor[0], place[processor[1]]]
+    return processor
+
+
+# --- what is removed ----------------------------------------------------------------------------------
+
+
+def importance(network: Network, examined: Sequence[list[Example]]) -> list[tuple[Tensor, Tensor]]:
+    """Return the mean squared gradient of the loss by each head and neuron of every layer."""
+    size = network.encoder.width // network.encoder.heads
+    masks, hooks = [], []
+    for layer in network.encoder.encoder["layer"]:
+        heads = torch.ones(layer["attention"]["output"]["dense"].in_features // size, requires_grad=True)
+        neurons = torch.ones(layer["output"]["dense"].in_features, requires_grad=True)
+        masks.append((heads, neurons))
+        hooks.append(layer["attention"]["output"]["dense"].register_forward_pre_hook(times(heads, size)))
+        hooks.append(layer["output"]["dense"].register_forward_pre_hook(times(neurons, 1)))
+    network.requires_grad_(False)
+    found = [(torch.zeros_like(heads), torch.zeros_like(neurons)) for heads, neurons in masks]
+    for rows in examined:
+        batch = batch_of(rows)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype_of("cpu") == torch.bfloat16):
+            logits = network(batch.ids, batch.types, batch.mask)
+        loss_of(logits, batch).backward()
+        for mine, theirs in zip(found, masks, strict=True):
+            for total, mask in zip(mine, theirs, strict=True):
+                total += mask.grad**2 / len(examined)
+                mask.grad = None
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def times(mask: Tensor, size: int) -> Any:
+    """Return a hook that multiplies what a layer is given, `size` numbers by each of `mask`."""
+    return lambda _, given: (given[0] * mask.repeat_interleave(size),)
+
+
+def kept(importance: Sequence[tuple[Tensor, Tensor]], weights: float, width: int, size: int) -> Kept:
+    """Return which heads and neurons remain, the most important per weight first, up to `weights` weights.
+
+    `width` is that of the hidden states, `size` that of a head. Every layer keeps at least a head, and whole
+    blocks of neurons.
+    """
+    costs = 4 * width * size, 2 * width
+    every = sorted(
+        (
+            (float(value) / costs[kind], layer, kind)
+            for layer, parts in enumerate(importance)
+            for kind, values in enumerate(parts)
+            for value in values
+        ),
+        reverse=True,
+    )
+    counts = [[0, 0] for _ in importance]
+    left = weights
+    for _, layer, kind in every:
+        if costs[kind] <= left:
+            counts[layer][kind] += 1
+            left -= costs[kind]
+    found = []
+    for (heads, neurons), (n_heads, n_neurons) in zip(importance, counts, strict=True):
+        blocks = max(1, round(n_neurons / BLOCK))
+        found.append((most(heads, max(1, n_heads)), most(neurons, blocks * BLOCK)))
+    return found
+
+
+def most(values: Tensor, count: int) -> list[int]:
+    """Return the places of the largest values, in order."""
+    return sorted(torch.argsort(values, descending=True)[:count].tolist())
+
+
+@torch.no_grad()
+def cut(network: Network, kept: Kept) -> Network:
+    """Return a network with the heads and neurons that remain, and a table of near positions per layer.
+
+    Its layers compute with 4 bits; its tables of pieces and positions have them for good.
+    """
+    weights = dict(network.state_dict())
+    near = weights.pop(f"encoder.encoder.{RELATIVE}.weight")
+    size = network.encoder.width // network.encoder.heads
+    for at, (heads, neurons) in enumerate(kept):
+        rows = torch.cat([torch.arange(head * size, (head + 1) * size) for head in heads])
+        own = f"{LAYER}.{at}.attention.self"
+        for part in ("query", "key", "value"):
+            for name in (f"{own}.{part}.weight", f"{own}.{part}.bias"):
+                weights[name] = weights[name][rows]
+        weights[f"{own}.{RELATIVE}.weight"] = near[:, heads]
+        for name, places, axis in (
+            ("attention.output.dense.weight", rows, 1),
+            ("intermediate.dense.weight", torch.tensor(neurons), 0),
+            ("intermediate.dense.bias", torch.tensor(neurons), 0),
+            ("output.dense.weight", torch.tensor(neurons), 1),
+        ):
+            weights[f"{LAYER}.{at}.{name}"] = weights[f"{LAYER}.{at}.{name}"].index_select(axis, places)
+    parts = {
+        name.removeprefix("encoder."): each for name, each in weights.items() if name.startswith("encoder.")
+    }
+    student = Network(Encoder(parts, network.encoder.heads), by_updates=False)
+    student.load_state_dict(weights)
+    for table in ("word_embeddings", "position_embeddings"):
+        held = student.encoder.embeddings[table].weight.requires_grad_(False)
+        held.copy_(rounded(held))
+    for module in student.encoder.encoder.modules():
+        if isinstance(module, nn.Linear):
+            module.__class__ = Rounded
+    return student
+
+
+# --- the training -------------------------------------------------------------------------------------
+
+
+class Rounded(nn.Linear):
+    """A linear layer that computes with its weights rounded to 4 bits, as they will be stored.
+
+    The gradient is that of weights which are not rounded.
+    """
+
+    def forward(self, given: Tensor) -> Tensor:
+        with torch.no_grad():
+            error = rounded(self.weight) - self.weight
+        return linear(given, self.weight + error, self.bias)
+
+
+def rounded(matrix: Tensor) -> Tensor:
+    """Return a matrix as `packed` stores it: in blocks of columns, with the furthest value at -8."""
+    blocks = matrix.unflatten(-1, (-1, BLOCK))
+    furthest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
+    scale = (furthest / -8).half().float()
+    scale = torch.where(scale.abs() < LEAST_SCALE, torch.full_like(scale, LEAST_SCALE), scale)
+    return ((blocks / scale).round().clamp(-8, 7) * scale).flatten(-2)
+
+
+@dataclass(frozen=True)
+class Taught:
+    """The loss of a student: how far it is from its teacher, and from the labels.
+
+    The sum of the divergence of each sentence's probabilities from the teacher's, the mean squared distance
+    of hidden states as a share of their variance, and `HARD` times the losses by the teacher's probabilities
+    of words and by the labels.
+    """
+
+    teacher: Network
+
+    def __call__(self, student: Network, batch: Batch) -> Tensor:
+        given = batch.ids, batch.types, batch.mask
+        with torch.no_grad():
+            wanted = self.teacher.encoder.hidden(*given)
+            taught = self.teacher.answers(wanted[-1]).float()
+        hidden = student.encoder.hidden(*given)
+        logits = student.answers(hidden[-1]).float()
+        read = batch.mask.bool()
+        distance = torch.stack(
+            [
+                ((mine.float() - theirs.float())[read] ** 2).mean() / theirs.float()[read].var()
+                for mine, theirs in zip(hidden, wanted, strict=True)
+            ]
+        ).mean()
+        shares, right = (torch.log_softmax(sentence_logits(each, batch), dim=-1) for each in (logits, taught))
+        apart = kl_div(shares, right, log_target=True, reduction="none").sum(-1)
+        of_output = torch.bincount(batch.owner, minlength=len(batch.ids)).float()
+        divergence = (apart / of_output[batch.owner]).sum() / len(batch.ids)
+        inside = batch.sentence >= 0
+        words = binary_cross_entropy_with_logits(logits[..., 0][inside], taught[..., 0][inside].sigmoid())
+        return divergence + distance + HARD * (words + loss_of(logits, batch))
+
+
+if __name__ == "__main__":
+    main()
