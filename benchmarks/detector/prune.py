@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import save_file
-from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, kl_div, linear
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, kl_div
 
 from benchmarks.detector.make import HERE, sources
 from benchmarks.detector.measure import HELD
@@ -41,14 +41,13 @@ from magistrate.detectors.folder import BOTH, TOKENIZER, UPDATE, WEIGHTS
 from magistrate.detectors.large import LARGE, folder_of_large, pull
 from magistrate.detectors.weights import (
     BLOCK,
-    LEAST_SCALE,
     RELATIVE,
     mpnet_weights,
     read_weights,
     updated,
 )
 from magistrate.training.detector.bases import Base
-from magistrate.training.detector.encoder import Encoder
+from magistrate.training.detector.encoder import Encoder, rounded
 from magistrate.training.detector.examples import Example
 from magistrate.training.detector.loop import Schedule, Training, batches
 from magistrate.training.detector.network import (
@@ -131,7 +130,7 @@ def main() -> None:
             "pruned": {"pieces": PIECES, "kept": [[len(heads), len(neurons)] for heads, neurons in places]},
         },
     }
-    write(training.averaged().cpu(), last, told.to, about, twins(HELD), bits=4)
+    write(training.averaged().cpu(), last, told.to, about, twins(HELD))
     print("written:", told.to)
 
 
@@ -287,39 +286,15 @@ def cut(network: Network, kept: Kept) -> Network:
     parts = {
         name.removeprefix("encoder."): each for name, each in weights.items() if name.startswith("encoder.")
     }
-    student = Network(Encoder(parts, network.encoder.heads), by_updates=False)
+    student = Network(Encoder(parts, network.encoder.heads, bits=4), by_updates=False)
     student.load_state_dict(weights)
     for table in ("word_embeddings", "position_embeddings"):
-        held = student.encoder.embeddings[table].weight.requires_grad_(False)
+        held = student.encoder.embeddings[table].weight
         held.copy_(rounded(held))
-    for module in student.encoder.encoder.modules():
-        if isinstance(module, nn.Linear):
-            module.__class__ = Rounded
     return student
 
 
 # --- the training -------------------------------------------------------------------------------------
-
-
-class Rounded(nn.Linear):
-    """A linear layer that computes with its weights rounded to 4 bits, as they will be stored.
-
-    The gradient is that of weights which are not rounded.
-    """
-
-    def forward(self, given: Tensor) -> Tensor:
-        with torch.no_grad():
-            error = rounded(self.weight) - self.weight
-        return linear(given, self.weight + error, self.bias)
-
-
-def rounded(matrix: Tensor) -> Tensor:
-    """Return a matrix as `packed` stores it: in blocks of columns, with the furthest value at -8."""
-    blocks = matrix.unflatten(-1, (-1, BLOCK))
-    furthest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
-    scale = (furthest / -8).half().float()
-    scale = torch.where(scale.abs() < LEAST_SCALE, torch.full_like(scale, LEAST_SCALE), scale)
-    return ((blocks / scale).round().clamp(-8, 7) * scale).flatten(-2)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from magistrate.detectors.detector import Detector
 from magistrate.detectors.encoders import ENCODERS, FILES, encoder, fetched
 from magistrate.detectors.folder import (
@@ -87,9 +89,11 @@ def _of_detector(folder: Path, scratch: Path) -> Base:
         if known is None or not (folder / UPDATE).is_file():
             raise ModelError(f"{folder} was trained on an unknown encoder, or lacks {UPDATE}")
         return Base(fetched(known), known.name, known.sha256, manifest.trained_on, detector, folder / UPDATE)
-    weights = float_weights(read_weights(folder / WEIGHTS))
+    stored = read_weights(folder / WEIGHTS)
+    weights = float_weights(stored)
     kind = "mpnet" if any(RELATIVE in name for name in weights) else "bert"
-    config = {"model_type": kind, "num_attention_heads": manifest.heads}
+    bits = 4 if any(value.dtype == np.uint8 for value in stored.values()) else 8
+    config = {"model_type": kind, "num_attention_heads": manifest.heads, "bits": bits}
     scratch.mkdir(parents=True, exist_ok=True)
     (scratch / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(weights, scratch / "model.safetensors")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
-from magistrate.detectors.weights import EPSILON, MPNET_EPSILON, RELATIVE
+from magistrate.detectors.weights import BLOCK, EPSILON, LEAST_SCALE, MPNET_EPSILON, RELATIVE
 from magistrate.errors import ModelError
 from magistrate.training.detector.graph import HIDDEN, bucket
 
@@ -19,12 +20,14 @@ class Encoder(nn.Module):
     `weights` are named as in a detector's folder, without their prefix `encoder.`. All sizes follow from
     them, so layers may have different numbers of attention heads and neurons; `heads` is that of a layer that
     has all. Positions relative to each other, those of an MPNet, have one table for all layers or one each.
-    Raises `ModelError` if a weight is missing or does not fit.
+    With 4 `bits`, as many as will be stored, matrices are rounded in every pass, so that training allows for
+    it, and the tables of words and positions are not trained. Raises `ModelError` if a weight is missing or
+    does not fit.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], heads: int) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], heads: int, bits: Literal[4, 8] = 8) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.bits = heads, bits
         epsilon = MPNET_EPSILON if any(RELATIVE in name for name in weights) else EPSILON
         with torch.device("meta"):  # nothing is allocated before the weights are put in
             try:
@@ -40,6 +43,11 @@ class Encoder(nn.Module):
         except RuntimeError as error:
             raise ModelError(f"the weights of the encoder do not fit together: {error}") from None
         self._buckets: Tensor | None = None
+        if bits == 4:
+            self.embeddings["position_embeddings"].weight.requires_grad_(False)
+            for module in self.encoder.modules():
+                if isinstance(module, nn.Linear) and module.in_features % BLOCK == 0:
+                    module.__class__ = Rounded
 
     @property
     def width(self) -> int:
@@ -85,6 +93,27 @@ class Encoder(nn.Module):
             self._buckets = torch.tensor(of, device=places.device)
         middle = len(self._buckets) // 2
         return table[self._buckets[places[None] - places[:, None] + middle]].permute(2, 0, 1).unsqueeze(0)
+
+
+class Rounded(nn.Linear):
+    """A linear layer that computes with its weights rounded to 4 bits, as they are stored.
+
+    The gradient is that of weights which are not rounded.
+    """
+
+    def forward(self, given: Tensor) -> Tensor:
+        with torch.no_grad():
+            error = rounded(self.weight) - self.weight
+        return linear(given, self.weight + error, self.bias)
+
+
+def rounded(matrix: Tensor) -> Tensor:
+    """Return a matrix as `packed` stores it: in blocks of columns, with the furthest value at -8."""
+    blocks = matrix.unflatten(-1, (-1, BLOCK))
+    furthest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
+    scale = (furthest / -8).half().float()
+    scale = torch.where(scale.abs() < LEAST_SCALE, torch.full_like(scale, LEAST_SCALE), scale)
+    return ((blocks / scale).round().clamp(-8, 7) * scale).flatten(-2)
 
 
 def _embeddings(weights: Mapping[str, Tensor], epsilon: float) -> nn.ModuleDict:

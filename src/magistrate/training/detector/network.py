@@ -175,7 +175,7 @@ def from_base(folder: Path, update: Path | None = None, seed: int = 0) -> Networ
         of_encoder = {name.removeprefix("encoder."): torch.from_numpy(value) for name, value in named.items()}
     else:
         of_encoder = {name.removeprefix("bert."): value for name, value in weights.items()}
-    encoder = Encoder(of_encoder, heads)
+    encoder = Encoder(of_encoder, heads, config.get("bits", 8))
     if (sides := len(encoder.embeddings["token_type_embeddings"].weight)) < SIDES:
         raise ModelError(f"{folder} does not support pairs of texts: its type_vocab_size is {sides}")
     with torch.random.fork_rng():

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -75,7 +75,7 @@ output together with its context. It says of each sentence whether the context s
 does not hold it, and of each word how probably it is unsupported.
 
 It was made from {base["name"]} in {len(stages)} {"training" if len(stages) == 1 else "trainings"} of \
-{read:,} tokens in all; its weights are 8-bit integers.{mean} The weights of
+{read:,} tokens in all; its matrices are stored as integers.{mean} The weights of
 {base["name"]} have the sha256 `{base["sha256"]}`.
 
 ## Measured
@@ -274,12 +274,7 @@ def train_on_recipe(
 
 
 def write(
-    network: Network,
-    base: Base,
-    folder: Path,
-    told: Mapping[str, Any],
-    held: Sequence[Sample],
-    bits: Literal[4, 8] = 8,
+    network: Network, base: Base, folder: Path, told: Mapping[str, Any], held: Sequence[Sample]
 ) -> tuple[Manifest, list[float]]:
     """Write a detector atomically, calibrated on `held`. Returns its manifest and its logits on `held`.
 
@@ -292,7 +287,7 @@ def write(
             write_updates(updates, half / UPDATE, others)
             write_merged(base.folder, half / UPDATE, half / WEIGHTS)
         else:
-            write_weights(network.weights(), half / WEIGHTS, bits)
+            write_weights(network.weights(), half / WEIGHTS, network.encoder.bits)
         write_graph(half / WEIGHTS, heads, half / GRAPH)
         shutil.copyfile(base.folder / "tokenizer.json", half / TOKENIZER)
         files = {name: digest_of(half / name) for name in FILES}
