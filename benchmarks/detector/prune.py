@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, kl_div
 
 from benchmarks.detector.make import HERE, sources
@@ -66,7 +66,7 @@ from magistrate.training.synthetic import Lexicon
 RECIPE = HERE / "stages" / "large-elsewhere.yaml"
 WORDS = "encoder.embeddings.word_embeddings.weight"
 LAYER = "encoder.encoder.layer"
-PIECES = 18_000  # of the vocabulary
+PIECES = 17_800  # of the vocabulary
 LATIN = 0x250  # letters and signs below are kept whether the data have them or not
 HARD = 0.3  # the weight in the loss of the labels, and of the teacher's probabilities of words
 EXAMINED = 512  # tokens of a batch that the importance is measured on
@@ -83,8 +83,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=float, default=20.0, help="millions, in all")
     parser.add_argument("--weights", type=float, default=32.0, help="millions, of the layers")
     parser.add_argument("--examined", type=int, default=400, help="batches to measure the importance on")
-    parser.add_argument("--rate", type=float, default=1.5e-4)
-    parser.add_argument("--batch", type=int, default=1536)
+    parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--batch", type=int, default=3072)
     parser.add_argument("--seconds", type=float, help="stop after this time; the same command goes on")
     parser.add_argument("--wordnet", type=Path)
     told = parser.parse_args()
@@ -307,6 +307,11 @@ class Taught:
     """
 
     teacher: Network
+
+    def __post_init__(self) -> None:
+        for module in self.teacher.modules():
+            if isinstance(module, nn.Linear):  # so that they are not converted in every step
+                module.to(dtype_of("cpu"))
 
     def __call__(self, student: Network, batch: Batch) -> Tensor:
         given = batch.ids, batch.types, batch.mask

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -96,24 +96,31 @@ class Encoder(nn.Module):
 
 
 class Rounded(nn.Linear):
-    """A linear layer that computes with its weights rounded to 4 bits, as they are stored.
-
-    The gradient is that of weights which are not rounded.
-    """
+    """A linear layer that computes with its weights rounded to 4 bits, as they are stored."""
 
     def forward(self, given: Tensor) -> Tensor:
-        with torch.no_grad():
-            error = rounded(self.weight) - self.weight
-        return linear(given, self.weight + error, self.bias)
+        return linear(given, _Rounded.apply(self.weight), self.bias)
+
+
+class _Rounded(torch.autograd.Function):
+    """`rounded`, with the gradient of weights that are not rounded."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor) -> Tensor:
+        return rounded(matrix)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
 
 
 def rounded(matrix: Tensor) -> Tensor:
     """Return a matrix as `packed` stores it: in blocks of columns, with the furthest value at -8."""
     blocks = matrix.unflatten(-1, (-1, BLOCK))
-    furthest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
-    scale = (furthest / -8).half().float()
-    scale = torch.where(scale.abs() < LEAST_SCALE, torch.full_like(scale, LEAST_SCALE), scale)
-    return ((blocks / scale).round().clamp(-8, 7) * scale).flatten(-2)
+    least, most = blocks.aminmax(dim=-1, keepdim=True)
+    scale = (torch.where(least.abs() > most, least, most) / -8).half().float()
+    scale = torch.where(scale.abs() < LEAST_SCALE, LEAST_SCALE, scale)
+    return blocks.div(scale).round_().clamp_(-8, 7).mul_(scale).flatten(-2)
 
 
 def _embeddings(weights: Mapping[str, Tensor], epsilon: float) -> nn.ModuleDict:
