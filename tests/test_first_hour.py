@@ -21,6 +21,7 @@ from magistrate._paths import default_store
 from magistrate.cli import demo
 from magistrate.cli import run as run_command
 from magistrate.cli.output import console
+from magistrate.errors import EngineError
 from magistrate.judges.novelty import Novelty
 from magistrate.runs.spec import read_spec
 from magistrate.store import Store
@@ -319,6 +320,21 @@ def test_the_demonstration_is_shown_again_while_nothing_changes_and_goes_on_if_i
     assert other.data["run"]["id"] != first["run"]["id"], "auto stands for another judge now"
     monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: False)
     assert call("demo", "--json").data["run"]["id"] == first["run"]["id"]
+
+
+def test_the_demonstration_is_judged_anew_if_something_failed(
+    call: Call, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise EngineError("gone for now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("magistrate.judges.novelty.Novelty.judge", broken)
+        failed = call("demo", "--json").data
+    assert failed["judges"]["auto"]["n_ok"] == 0
+    again = call("demo", "--json")
+    assert "shown again" not in again.err and again.data["judges"]["auto"]["n_ok"] == 72
+    assert again.data["run"]["id"] != failed["run"]["id"]
 
 
 def test_the_demonstration_shows_the_passage_that_contradicts(capsys: pytest.CaptureFixture[str]) -> None:
