@@ -41,6 +41,7 @@ from magistrate.detectors.folder import BOTH, TOKENIZER, UPDATE, WEIGHTS
 from magistrate.detectors.large import LARGE, folder_of_large, pull
 from magistrate.detectors.weights import (
     BLOCK,
+    MPNET_EPSILON,
     RELATIVE,
     mpnet_weights,
     read_weights,
@@ -178,7 +179,7 @@ def write_teacher(
     weights[WORDS] = weights[WORDS][rows]
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: np.ascontiguousarray(each) for name, each in weights.items()}, folder / WEIGHTS)
-    config = {"model_type": "mpnet", "num_attention_heads": heads}
+    config = {"model_type": "mpnet", "layer_norm_eps": MPNET_EPSILON, "num_attention_heads": heads}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / TOKENIZER).write_text(json.dumps(told, ensure_ascii=False), encoding="utf-8")
 

@@ -23,7 +23,7 @@ from magistrate.detectors.folder import (
     read_manifest,
 )
 from magistrate.detectors.large import LARGE, folder_of_large
-from magistrate.detectors.weights import RELATIVE, float_weights, read_weights
+from magistrate.detectors.weights import EPSILON, MPNET_EPSILON, RELATIVE, float_weights, read_weights
 from magistrate.errors import ModelError, SpecError
 
 
@@ -91,9 +91,14 @@ def _of_detector(folder: Path, scratch: Path) -> Base:
         return Base(fetched(known), known.name, known.sha256, manifest.trained_on, detector, folder / UPDATE)
     stored = read_weights(folder / WEIGHTS)
     weights = float_weights(stored)
-    kind = "mpnet" if any(RELATIVE in name for name in weights) else "bert"
+    is_mpnet = any(RELATIVE in name for name in weights)
     bits = 4 if any(value.dtype == np.uint8 for value in stored.values()) else 8
-    config = {"model_type": kind, "num_attention_heads": manifest.heads, "bits": bits}
+    config = {
+        "model_type": "mpnet" if is_mpnet else "bert",
+        "layer_norm_eps": MPNET_EPSILON if is_mpnet else EPSILON,
+        "num_attention_heads": manifest.heads,
+        "bits": bits,
+    }
     scratch.mkdir(parents=True, exist_ok=True)
     (scratch / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(weights, scratch / "model.safetensors")

@@ -153,10 +153,9 @@ def from_base(folder: Path, update: Path | None = None, seed: int = 0) -> Networ
     kind, heads = config.get("model_type"), config.get("num_attention_heads")
     if kind not in EPSILONS:
         raise ModelError(f"{folder} contains a model of type {kind!r}; known: {' and '.join(EPSILONS)}")
-    if config.get("layer_norm_eps", (epsilon := EPSILONS[kind])) != epsilon:
-        raise ModelError(
-            f"{folder} has a layer_norm_eps of {config['layer_norm_eps']}; only {epsilon} is supported"
-        )
+    own = config.get("layer_norm_eps", EPSILON)  # which is what a Hugging Face folder means by none
+    if own != (epsilon := EPSILONS[kind]):
+        raise ModelError(f"{folder} has a layer_norm_eps of {own}; only {epsilon} is supported")
     if not isinstance(heads, int) or heads < 1:
         raise ModelError(f"{folder} does not say how many attention heads it has")
     try:
