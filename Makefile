@@ -75,7 +75,7 @@ bench-peers: $(PEERS)/.peers  ## install the engines that `make bench` measures 
 
 SIZE ?= small
 detector: $(TRAIN)/.train .venv/.dev  ## train a detector that ships anew (SIZE=small|large, DATA=FOLDER), measure it (SETS=FOLDER); hours
-	$(TRAIN)/bin/python -m benchmarks.detector.make $(DATA) --size $(SIZE)
+	$(TRAIN)/bin/python -m benchmarks.detector.make_$(SIZE) $(DATA)
 	MAGISTRATE_DATA_DIR=$(SETS) $(TRAIN)/bin/python -m benchmarks.detector.measure --size $(SIZE)
 
 chaos: .venv/.dev  ## break everything that can break, and write what became of it to docs/reliability.md

@@ -20,12 +20,13 @@ from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 
 import magistrate
-from benchmarks.detector import prune
+from benchmarks.detector import make_small
 from magistrate.detectors import encoders
 from magistrate.detectors import weights as weights_module
 from magistrate.detectors.detector import _readings, detector
 from magistrate.detectors.encoders import Encoder
 from magistrate.detectors.folder import (
+    BOTH,
     CARD,
     GRAPH,
     MANIFEST,
@@ -569,17 +570,14 @@ def test_the_command_trains_in_sittings_and_on_a_recipe(
     assert (tmp_path / "mixed" / MANIFEST).is_file()
 
 
-@pytest.mark.parametrize("size", ["small", "large"])
-def test_the_trainings_of_a_detector_of_the_package_follow_each_other(
-    size: str,
-    start: Path,
+def test_the_trainings_of_the_large_detector_follow_each_other(
     large: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     home: Path,
     call: Call,
 ) -> None:
-    make = importlib.import_module("benchmarks.detector.make")
+    make = importlib.import_module("benchmarks.detector.make_large")
     for name in ("1-first", "2-last"):
         (tmp_path / "stages").mkdir(exist_ok=True)
         (tmp_path / "stages" / f"{name}.yaml").write_text(RECIPE, encoding="utf-8")
@@ -596,16 +594,13 @@ def test_the_trainings_of_a_detector_of_the_package_follow_each_other(
             if right.output != wrong.output
         )
         written[-1].write_text("".join(json.dumps(each) + "\n" for each in documents), encoding="utf-8")
-    tokens = {"small": (0.32, 0.04), "large": (0.15, 0.05)}[size]
-    rates = {"small": (0.006, 0.001), "large": (0.004, 0.001)}[size]
-    stages = (("1-first", tokens[0], rates[0], 600), ("2-last", tokens[1], rates[1], 600))
-    for name, value in {"HERE": tmp_path, "WRITTEN": written, "STAGES": {size: stages}}.items():
+    tokens = 0.15, 0.05
+    stages = (("1-first", tokens[0], 0.004, 600), ("2-last", tokens[1], 0.001, 600))
+    for name, value in {"HERE": tmp_path, "WRITTEN": written, "STAGES": stages}.items():
         monkeypatch.setattr(make, name, value)
-    base_folder = start
-    if size == "large":  # what is patched here holds in this process only
-        base_folder = known(large, monkeypatch)
-        monkeypatch.setattr(make, "train", partial(trained_here, call))
-        monkeypatch.setattr(training, "LARGE", SCHEDULE)  # a tiny one learns in few steps
+    base_folder = known(large, monkeypatch)  # what is patched here holds in this process only
+    monkeypatch.setattr(make, "train", partial(trained_here, call))
+    monkeypatch.setattr(training, "LARGE", SCHEDULE)  # a tiny one learns in few steps
     words = [
         "make",
         str(source(tmp_path / "data")),
@@ -614,31 +609,29 @@ def test_the_trainings_of_a_detector_of_the_package_follow_each_other(
         "--base",
         str(base_folder),
     ]
-    words += ["--work", str(tmp_path / "work"), "--size", size]
+    words += ["--work", str(tmp_path / "work")]
     monkeypatch.setattr(sys, "argv", words)
     make.main()
     manifest = read_manifest(tmp_path / "made")
-    assert manifest.readings == make.READINGS[size]
+    assert manifest.readings == BOTH
     first, last = stages_of(manifest.recipe)
     assert first["base"]["sha256"] == base(str(base_folder), tmp_path / "b").sha256
     assert last["base"]["recipe"] == first
     shipped = {each.name for each in (tmp_path / "made").iterdir()}
-    made = {"small": {WEIGHTS, TOKENIZER}, "large": {UPDATE}}
-    assert shipped == {GRAPH, MANIFEST, CARD, *made[size]}, "of a large one what is pulled is not shipped"
+    assert shipped == {GRAPH, MANIFEST, CARD, UPDATE}, "what is pulled is not shipped"
     assert first["tokens"] >= 1e6 * tokens[0] and last["tokens"] >= 1e6 * tokens[1]
     assert set(last["data"]["digests"]) == {"colours"}
     told = (tmp_path / "made" / CARD).read_text(encoding="utf-8")
-    assert "2 trainings" in told and ("0.67 of 2-last" in told) == (size == "large")
-    if size == "large":
-        ours, before, after = (
-            {name: each.up @ each.down for name, each in read_updates(folder / UPDATE).items()}
-            for folder in (tmp_path / "made", tmp_path / "work" / "1-first", tmp_path / "work" / "2-last")
-        )
-        for name, value in ours.items():
-            mean = (1 - make.LAST) * before[name] + make.LAST * after[name]
-            assert np.abs(value - mean).max() < 0.1 * np.abs(mean).max(), name
-        write_merged(base_folder, tmp_path / "made" / UPDATE, tmp_path / WEIGHTS)
-        assert digest_of(tmp_path / WEIGHTS) == manifest.files[WEIGHTS], "what is pulled has this digest"
+    assert "2 trainings" in told and "0.67 of 2-last" in told
+    ours, before, after = (
+        {name: each.up @ each.down for name, each in read_updates(folder / UPDATE).items()}
+        for folder in (tmp_path / "made", tmp_path / "work" / "1-first", tmp_path / "work" / "2-last")
+    )
+    for name, value in ours.items():
+        mean = (1 - make.LAST) * before[name] + make.LAST * after[name]
+        assert np.abs(value - mean).max() < 0.1 * np.abs(mean).max(), name
+    write_merged(base_folder, tmp_path / "made" / UPDATE, tmp_path / WEIGHTS)
+    assert digest_of(tmp_path / WEIGHTS) == manifest.files[WEIGHTS], "what is pulled has this digest"
 
 
 # --- a small one of a large one -------------------------------------------------------------------
@@ -647,14 +640,14 @@ def test_the_trainings_of_a_detector_of_the_package_follow_each_other(
 def test_a_pruned_detector_keeps_what_matters_and_answers_like_its_teacher(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (prune, training_encoder, graph, weights_module):
+    for module in (make_small, training_encoder, graph, weights_module):
         monkeypatch.setattr(module, "BLOCK", 16)
-    monkeypatch.setattr(prune, "LATIN", 0)  # the tiny one has words only
+    monkeypatch.setattr(make_small, "LATIN", 0)  # the tiny one has words only
     schedule = replace(SCHEDULE, rate=4e-3)
     train_on_labels(rows(), base(str(large), tmp_path / "b"), tmp_path / "own", schedule=schedule, epochs=20)
     every = list(examples(rows(), Reader(Tokenizer.from_file(str(large / TOKENIZER)), 128)))
     counts = np.bincount(np.concatenate([each.ids for each in every]), minlength=300)
-    prune.write_teacher(large, tmp_path / "own" / UPDATE, 2, counts, 60, tmp_path / "teacher")
+    make_small.write_teacher(large, tmp_path / "own" / UPDATE, 2, counts, 60, tmp_path / "teacher")
     tokenizer = Tokenizer.from_file(str(tmp_path / "teacher" / TOKENIZER))
     assert tokenizer.get_vocab_size() == 60
     every = list(examples(rows(), Reader(tokenizer, 128)))
@@ -665,18 +658,18 @@ def test_a_pruned_detector_keeps_what_matters_and_answers_like_its_teacher(
     truth = [each.hallucinated for each in every[:40]]
     assert roc_auc_score(truth, wanted) > 0.9, "frequent words are all it needs"
 
-    found = prune.importance(teacher, [every[at : at + 8] for at in range(0, 80, 8)])
+    found = make_small.importance(teacher, [every[at : at + 8] for at in range(0, 80, 8)])
     assert all((part > 0).any() and (part >= 0).all() for layer in found for part in layer)
-    whole = prune.kept(found, 1e9, 32, 16)
+    whole = make_small.kept(found, 1e9, 32, 16)
     assert whole == [([0, 1], list(range(64)))] * 2
-    some = prune.kept(found, 8_000, 32, 16)
+    some = make_small.kept(found, 8_000, 32, 16)
     assert (
         sum(4 * 32 * 16 * len(heads) + 2 * 32 * len(neurons) for heads, neurons in some) < 8_000 + 4 * 32 * 64
     )
     with torch.no_grad():
-        near = prune.cut(teacher, whole)(batch.ids, batch.types, batch.mask)
+        near = make_small.cut(teacher, whole)(batch.ids, batch.types, batch.mask)
         assert (near - teacher(batch.ids, batch.types, batch.mask)).abs().mean() < 0.2
-    student = prune.cut(teacher, some)
+    student = make_small.cut(teacher, some)
     losses = []
     taught_by = Training(
         student,
@@ -684,7 +677,7 @@ def test_a_pruned_detector_keeps_what_matters_and_answers_like_its_teacher(
         "rows",
         replace(SCHEDULE, tokens=40_000, rate=3e-3),
         tmp_path / "work",
-        loss=prune.Taught(teacher),
+        loss=make_small.Taught(teacher, 1.0),
     )
     assert taught_by.run(tell=lambda _, loss: losses.append(loss))
     assert np.mean(losses[-5:]) < 0.6 * losses[0]

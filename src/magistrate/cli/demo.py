@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from magistrate.types import Outcome
 
 QUICKSTART = "quickstart"
-WORDING = ("novelty",)  # what the default judge is without the large detector
-PROMPTED = ("faithfulness",)  # asks the embedded model
+WORDING = "novelty"  # compares the wording only
+PROMPTED = "faithfulness"  # asks the embedded model
 AROUND = 45  # characters shown on each side of what is marked
 LONGEST = 150  # characters of a sample that are shown
 
@@ -43,11 +43,10 @@ def command(pull: bool, store: str | None, as_json: bool) -> int:
     """Judge the built-in set of 72 samples, and show figures, a catch, a miss and a false alarm.
 
     Without --pull nothing is downloaded: the large detector and the embedded model are asked if they are
-    here. With the large detector the default judge compares the meaning; `novelty` is then beside it. If
-    nothing has changed since the last time, that run is shown again.
+    here. Beside the default judge is `novelty`, which compares the wording only. If nothing has changed
+    since the last time, that run is shown again.
     """
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
-    from magistrate.detectors.large import is_pulled
     from magistrate.report.formatting import plain
     from magistrate.report.gates import without_verdict
     from magistrate.report.screen import print_figures, print_remark
@@ -56,7 +55,7 @@ def command(pull: bool, store: str | None, as_json: bool) -> int:
 
     if pull:
         _pull()
-    judges = [DEFAULT_JUDGE, *(WORDING if is_pulled() else ()), *(PROMPTED if _model_is_here() else ())]
+    judges = [DEFAULT_JUDGE, WORDING, *([PROMPTED] if _model_is_here() else [])]
     run = _judged(judges, store, ProgressBar(console(error=True), lines=True))
     report = run.summary()
     chosen = interesting(run.samples(), run.outcomes(), DEFAULT_JUDGE)

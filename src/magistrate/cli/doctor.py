@@ -84,8 +84,8 @@ def _default_judge() -> Finding:
 
     what = f"auto is {spelled(best())}"
     if is_pulled():
-        return Finding("default judge", "ok", f"{what}: it compares the meaning too")
-    return Finding("default judge", "note", f"{what}, which compares the wording; {BETTER}")
+        return Finding("default judge", "ok", what)
+    return Finding("default judge", "note", f"{what}; {BETTER}")
 
 
 def _engines() -> Iterator[Finding]:

@@ -198,14 +198,14 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
 
 
 def tell_of_large(judges: Sequence[Judge]) -> None:
-    """Tell a person at a terminal how `auto` learns to compare meaning, if it only counts so far."""
+    """Tell a person at a terminal of the large detector, if `auto` has the small one so far."""
     from magistrate.cli.run import somebody_is_there
     from magistrate.detectors.large import BETTER, is_pulled
     from magistrate.judges.auto import Auto
 
     found = any(isinstance(judge, Auto) for judge in judges)
     if found and somebody_is_there() and not is_pulled():
-        click.echo(f"note: auto counts what is new; {BETTER}", err=True)
+        click.echo(f"note: auto has a small detector; {BETTER}", err=True)
 
 
 def price_option(function: Decorated) -> Decorated:

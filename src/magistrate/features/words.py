@@ -305,6 +305,7 @@ CODE_LINE = re.compile(
     r"|[;{]\s*$|^\s*\w[\w.]*(?:\[\w+\])? = \S"
 )
 LEAST_LINES = 3
+SAID = re.compile(r"[^\W_]{2}|\d")  # the least that a text says: two letters together, or a digit
 
 
 def strange(sample: Sample) -> str:
@@ -315,6 +316,8 @@ def strange(sample: Sample) -> str:
     output = sample.output or ""
     if found := another_language(output):
         return f"it reads only English, but the output is {found}"
+    if output and not SAID.search(output):
+        return "it reads words and numbers, but the output has none"
     return "it reads only prose, but the output is program code" if is_code(output) else ""
 
 

@@ -19,16 +19,11 @@ EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choos
 
 
 def best() -> Judge:
-    """Return the best judge of code on this machine: `combined` with the large detector, or `novelty`."""
+    """Return the best judge of code on this machine: `combined`, with the large detector if it was pulled."""
     from magistrate.detectors.large import is_pulled
+    from magistrate.judges.combined import Combined
 
-    if is_pulled():
-        from magistrate.judges.combined import Combined
-
-        return Combined("large")
-    from magistrate.judges.novelty import Novelty
-
-    return Novelty()
+    return Combined("large" if is_pulled() else "small")
 
 
 @cache
@@ -46,8 +41,8 @@ def _explainer() -> Classify:
 class Auto:
     """Decides with the judge `of`, which runs on code alone: no language model is loaded or called.
 
-    By default `of` is the best such judge on this machine: `combined` with the large detector, if that was
-    pulled (`magistrate models pull detector-large`), and `novelty` otherwise.
+    By default `of` is the best such judge on this machine: `combined`, with the large detector if that was
+    pulled (`magistrate models pull detector-large`), and with the small one of the package otherwise.
 
     With `explain` the run's engine adds a one-sentence reason: `flagged` for hallucinated outputs only,
     `always` for every verdict. The explanation starts with the label that `of` decided and cannot change

@@ -67,6 +67,13 @@ def card(manifest: Manifest) -> str:
     if (told := manifest.recipe.get("mean")) is not None:
         parts = [f"{weight:.2f} of {name}" for name, weight in zip(told["of"], told["weights"], strict=True)]
         mean = f" They are a mean of what two trainings learnt: {' and '.join(parts)}."
+    pruned = ""
+    for told in (stage["pruned"] for stage in stages if "pruned" in stage):
+        heads, neurons = (sum(each[at] for each in told["kept"]) for at in (0, 1))
+        pruned = (
+            f" It was pruned, and then trained on:\n{heads:,} attention heads and {neurons:,} neurons of its "
+            f"{len(told['kept'])} layers remained, and {told['pieces']:,} pieces of words."
+        )
     return f"""\
 # {manifest.name}
 
@@ -75,7 +82,7 @@ output together with its context. It says of each sentence whether the context s
 does not hold it, and of each word how probably it is unsupported.
 
 It was made from {base["name"]} in {len(stages)} {"training" if len(stages) == 1 else "trainings"} of \
-{read:,} tokens in all; its matrices are stored as integers.{mean} The weights of
+{read:,} tokens in all; its matrices are stored as integers.{mean}{pruned} The weights of
 {base["name"]} have the sha256 `{base["sha256"]}`.
 
 ## Measured

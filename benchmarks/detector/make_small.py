@@ -1,9 +1,10 @@
-"""Makes a small detector of the large one: removes what matters least, and teaches the rest the same answers.
+"""Makes the small detector of the large one: what matters least is removed, the rest learns its answers.
 
-Run: .venv-train/bin/python -m benchmarks.detector.prune DATA --to FOLDER [--tokens MILLIONS] [--seconds S]
+Run: .venv-train/bin/python -m benchmarks.detector.make_small DATA [--to FOLDER] [--seconds S]
 
-DATA is the folder that `make.py` reads. There are four steps; what is done is kept in --work
-(build/detector/pruned), so that the same command resumes after a stop.
+DATA is the folder that `make_large.py` reads. There are four steps; what is done is kept in --work
+(build/detector/small), so that the same command resumes after a stop. Training takes about 25 minutes for a
+million tokens on two cores. Afterwards run `measure.py`.
 
 1. The vocabulary is reduced to the pieces of words that the training data use most; other words are spelled
    in more pieces.
@@ -13,7 +14,8 @@ DATA is the folder that `make.py` reads. There are four steps; what is done is k
 3. Those of the least importance per weight are removed, until `--weights` million weights remain in the
    layers. All layers and the width of the hidden states stay, so the student starts close to its teacher.
 4. The student is trained on the data of the large detector, with its matrices rounded to 4 bits in every
-   step: to have the teacher's probabilities and its hidden states after every layer, and on the labels.
+   step: to have the teacher's probabilities and its hidden states after every layer, and on the labels. For
+   the last tokens it is left to itself which hidden states give the probabilities.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,12 +34,12 @@ from safetensors.numpy import save_file
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, kl_div
 
-from benchmarks.detector.make import HERE, sources
+from benchmarks.detector.make_large import HERE, sources
 from benchmarks.detector.measure import HELD
 from benchmarks.detector.twins import samples as twins
 from magistrate.detectors.detector import detector
 from magistrate.detectors.encoders import encoder, fetched
-from magistrate.detectors.folder import BOTH, TOKENIZER, UPDATE, WEIGHTS
+from magistrate.detectors.folder import BOTH, SHIPPED, TOKENIZER, UPDATE, WEIGHTS, digest_of
 from magistrate.detectors.large import LARGE, folder_of_large, pull
 from magistrate.detectors.weights import (
     BLOCK,
@@ -59,7 +61,7 @@ from magistrate.training.detector.network import (
     loss_of,
     sentence_logits,
 )
-from magistrate.training.detector.recipe import Pool, pool, read_recipe
+from magistrate.training.detector.recipe import Pool, digest, pool, read_recipe
 from magistrate.training.detector.training import recipe_of, write
 from magistrate.training.low_rank import dtype_of
 from magistrate.training.synthetic import Lexicon
@@ -69,6 +71,7 @@ WORDS = "encoder.embeddings.word_embeddings.weight"
 LAYER = "encoder.encoder.layer"
 PIECES = 17_800  # of the vocabulary
 LATIN = 0x250  # letters and signs below are kept whether the data have them or not
+LAST = 0.3  # the share of the tokens that are read without the hidden states
 HARD = 0.3  # the weight in the loss of the labels, and of the teacher's probabilities of words
 EXAMINED = 512  # tokens of a batch that the importance is measured on
 Kept = list[tuple[list[int], list[int]]]  # numbers of the heads and neurons of each layer
@@ -79,9 +82,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path)
-    parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=Path("build/detector/pruned"))
-    parser.add_argument("--tokens", type=float, default=20.0, help="millions, in all")
+    parser.add_argument("--to", type=Path, default=SHIPPED)
+    parser.add_argument("--work", type=Path, default=Path("build/detector/small"))
+    parser.add_argument("--tokens", type=float, default=5.15, help="millions, in all")
     parser.add_argument("--weights", type=float, default=32.0, help="millions, of the layers")
     parser.add_argument("--examined", type=int, default=400, help="batches to measure the importance on")
     parser.add_argument("--rate", type=float, default=2e-4)
@@ -95,14 +98,15 @@ def main() -> None:
     assert known, "the large detector has an encoder of ours"
     base = fetched(known)
     data = sources(told.data, told.work / "data")
-    read = partial(pool, read_recipe(RECIPE), data, lexicon=Lexicon.read(told.wordnet))
-    whole = told.work / "teacher"
+    recipe = read_recipe(RECIPE)
+    read = partial(pool, recipe, data, lexicon=Lexicon.read(told.wordnet))
+    whole = told.work / f"teacher-{PIECES}"
     if not (whole / TOKENIZER).is_file():
         counts = counted(read(tokenizer=base / TOKENIZER, cache=told.work / "counted"))
         write_teacher(base, large.folder / UPDATE, large.manifest.heads, counts, PIECES, whole)
     rounds = read(tokenizer=whole / TOKENIZER, cache=told.work / "examples")
     teacher = from_base(whole).eval()
-    chosen = told.work / "kept.json"
+    chosen = told.work / f"kept-{PIECES}-{told.weights:g}.json"
     if not chosen.is_file():
         examined = batches(rounds.round(0), EXAMINED, "importance")[: told.examined]
         size = teacher.encoder.width // teacher.encoder.heads
@@ -110,28 +114,45 @@ def main() -> None:
         chosen.write_text(json.dumps(found), encoding="utf-8")
     places = json.loads(chosen.read_text(encoding="utf-8"))
     student = cut(teacher, places)
-    schedule = Schedule(
-        tokens=int(told.tokens * 1e6), batch=told.batch, rate=told.rate, warmup=50, cooldown=0.4,
+    tokens = int(told.tokens * 1e6)
+    like = Schedule(
+        tokens=int((1 - LAST) * tokens), batch=told.batch, rate=told.rate, warmup=50, cooldown=0.01,
         decay=0.0, average=0.997, memory=0.98,
     )  # fmt: skip
-    named = f"{large.manifest.files[WEIGHTS]} {chosen.read_text(encoding='utf-8')}"
-    training = Training(student, rounds, named, schedule, told.work, loss=Taught(teacher))
-    if not training.run(told.seconds, show):
-        print(f"{training.tokens:,} of {schedule.tokens:,} tokens; the same command goes on")
+    answers = replace(like, tokens=int(LAST * tokens), cooldown=1.0, seed=1)
+    named = f"{large.manifest.files[WEIGHTS]} {digest_of(whole / TOKENIZER)} {digest_of(chosen)}"
+    first = Training(student, rounds, named, like, told.work / "like", loss=Taught(teacher, 1.0))
+    if not first.run(told.seconds, show):
+        print(f"{first.tokens:,} of {tokens:,} tokens; the same command goes on")
         return
-    last = Base(whole, LARGE, large.manifest.files[WEIGHTS], large.manifest.trained_on, large)
-    numbers = {f"{source}, {label}": len(each) for (source, label), each in sorted(rounds.of.items())}
+    student.load_state_dict(first.mean, strict=False)
+    named = f"{named} {first.tokens}"
+    last = Training(student, rounds, named, answers, told.work / "answers", loss=Taught(teacher, 0.0))
+    if not last.run(told.seconds, show):
+        print(f"{first.tokens + last.tokens:,} of {tokens:,} tokens; the same command goes on")
+        return
+    read_of = {
+        "mixture": recipe.model_dump(mode="json"),
+        "examples": {f"{name}, {label}": len(each) for (name, label), each in sorted(rounds.of.items())},
+        "digests": {source.name: digest(data, source, recipe) for source in recipe.sources},
+    }
+    begun = Base(whole, LARGE, large.manifest.files[WEIGHTS], large.manifest.trained_on, large)
+    before = {
+        **recipe_of(begun, first, read_of),
+        "pruned": {"pieces": PIECES, "kept": [[len(heads), len(neurons)] for heads, neurons in places]},
+    }
+    after = recipe_of(begun, last, read_of)
     about = {
         "name": "small-2",
         "window": large.manifest.window,
         "readings": BOTH,
         "trained_on": large.manifest.trained_on,
         "recipe": {
-            **recipe_of(last, training, {"examples": numbers}),
-            "pruned": {"pieces": PIECES, "kept": [[len(heads), len(neurons)] for heads, neurons in places]},
+            **after,
+            "base": {"name": "its pruned network", "sha256": digest_of(chosen), "recipe": before},
         },
     }
-    write(training.averaged().cpu(), last, told.to, about, twins(HELD))
+    write(last.averaged().cpu(), begun, told.to, about, twins(HELD))
     print("written:", told.to)
 
 
@@ -302,12 +323,13 @@ def cut(network: Network, kept: Kept) -> Network:
 class Taught:
     """The loss of a student: how far it is from its teacher, and from the labels.
 
-    The sum of the divergence of each sentence's probabilities from the teacher's, the mean squared distance
-    of hidden states as a share of their variance, and `HARD` times the losses by the teacher's probabilities
-    of words and by the labels.
+    The sum of the divergence of each sentence's probabilities from the teacher's, `like` times the mean
+    squared distance of hidden states as a share of their variance, and `HARD` times the losses by the
+    teacher's probabilities of words and by the labels.
     """
 
     teacher: Network
+    like: float
 
     def __post_init__(self) -> None:
         for module in self.teacher.modules():
@@ -334,7 +356,7 @@ class Taught:
         divergence = (apart / of_output[batch.owner]).sum() / len(batch.ids)
         inside = batch.sentence >= 0
         words = binary_cross_entropy_with_logits(logits[..., 0][inside], taught[..., 0][inside].sigmoid())
-        return divergence + distance + HARD * (words + loss_of(logits, batch))
+        return divergence + self.like * distance + HARD * (words + loss_of(logits, batch))
 
 
 if __name__ == "__main__":

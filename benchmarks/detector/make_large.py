@@ -1,13 +1,13 @@
-"""Creates a detector of the package from a folder of labelled data: all of its trainings in sequence.
+"""Makes the large detector from a folder of labelled data: both of its trainings, and their mean.
 
-Run: .venv-train/bin/python -m benchmarks.detector.make DATA [--size large] [--to FOLDER] [--work W]
+Run: .venv-train/bin/python -m benchmarks.detector.make_large DATA [--to FOLDER] [--work W]
 
-DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. Each training starts from the
-result of the previous one and keeps its state in --work (build/detector), so that the same command resumes
-after a stop. `--share` is the fraction of the tokens to read: .001 tries everything in minutes. The small
-detector is written whole. The large one is a weighted mean of what its two trainings learnt; everything but
-its weights is written, and these are computed from its encoder and the update when it is pulled. Its training
-takes five minutes on one H100, and days on a processor. Afterwards run `measure.py` to measure it.
+DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. The second training starts from
+the result of the first, and both keep their state in --work (build/detector), so that the same command
+resumes after a stop. `--share` is the fraction of the tokens to read: .001 tries everything in minutes. The
+detector is a weighted mean of what the trainings learnt; everything but its weights is written, and these are
+computed from its encoder and the update when it is pulled. Training takes five minutes on one H100, and days
+on a processor. Afterwards run `measure.py --size large`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ from magistrate.detectors.folder import (
     BOTH,
     CARD,
     MANIFEST,
-    SHIPPED,
     TOKENIZER,
     UPDATE,
     WEIGHTS,
     Manifest,
-    Readings,
     digest_of,
     read_manifest,
 )
@@ -45,20 +43,12 @@ from magistrate.training.detector.training import card
 
 HERE = Path(__file__).parent
 WRITTEN = sorted(HERE.glob("*.jsonl"))
-STAGES = {  # the recipe, millions of tokens, the highest learning rate, tokens of a step
-    "small": (
-        ("1-broad", 3.5, 1.5e-4, 4096),
-        ("2-sentences", 1.3, 2e-4, 4096),
-        ("3-twins", 2.3, 1.2e-4, 4096),
-        ("4-whole", 4.3, 1.2e-4, 4096),
-    ),
-    "large": (("large", 48.2, 5e-4, 16384), ("large-elsewhere", 1.0, 1.5e-4, 2048)),
-}
-BASES = {"small": "minilm-l6", "large": "mpnet"}
-PLACES = {"small": SHIPPED, "large": LEARNT}
-NAMES = {"small": "small-1", "large": "large-1"}
-LAST = 2 / 3  # the weight of the last training of the large detector; the one before it has the rest
-READINGS: dict[str, Readings] = {"small": ("pairs",), "large": BOTH}  # whichever ranked better
+STAGES = (  # the recipe, millions of tokens, the highest learning rate, tokens of a step
+    ("large", 48.2, 5e-4, 16384),
+    ("large-elsewhere", 1.0, 1.5e-4, 2048),
+)
+NAME = "large-1"
+LAST = 2 / 3  # the weight of the last training; the one before it has the rest
 
 
 def main() -> None:
@@ -66,37 +56,33 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path)
-    parser.add_argument("--size", choices=list(STAGES), default="small")
-    parser.add_argument("--to", type=Path, help="default: the place in the package")
+    parser.add_argument("--to", type=Path, default=LEARNT)
     parser.add_argument("--work", type=Path, default=Path("build/detector"))
     parser.add_argument("--wordnet", type=Path)
-    parser.add_argument("--base", help="default: minilm-l6 or mpnet")
+    parser.add_argument("--base", default="mpnet")
     parser.add_argument("--share", type=float, default=1.0)
     told = parser.parse_args()
     data = sources(told.data, told.work / "data")
-    base = told.base or BASES[told.size]
-    stages = STAGES[told.size]
-    for name, tokens, rate, batch in stages:
+    base = told.base
+    for name, tokens, rate, batch in STAGES:
         folder = told.work / name
         if not (folder / MANIFEST).is_file():
-            last = name == stages[-1][0]
+            last = name == STAGES[-1][0]
             words = ["--recipe", HERE / "stages" / f"{name}.yaml", "--data", data, "--base", base]
             words += ["--tokens", tokens * told.share, "--rate", rate, "--batch", batch, "--to", folder]
             words += ["--calibrate-on", data / f"{'held' if last else 'written-1'}.jsonl.gz"]
             words += ["--wordnet", told.wordnet] if told.wordnet else []
-            words += ["--name", NAMES[told.size]] if last else []
+            words += ["--name", NAME] if last else []
             train(*words)
         base = str(folder)
-    target = told.to or PLACES[told.size]
-    made = (WEIGHTS, TOKENIZER, WORK) if told.size == "large" else (WORK,)  # not shipped
-    with whole(target) as half:
-        shutil.copytree(base, half, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*made))
-        manifest = read_manifest(half).model_copy(update={"readings": READINGS[told.size]})
-        if told.size == "large":
-            manifest = averaged(manifest, *(told.work / name for name, *_ in stages), half / UPDATE)
+    with whole(told.to) as half:
+        not_shipped = shutil.ignore_patterns(WEIGHTS, TOKENIZER, WORK)
+        shutil.copytree(base, half, dirs_exist_ok=True, ignore=not_shipped)
+        manifest = read_manifest(half).model_copy(update={"readings": BOTH})
+        manifest = averaged(manifest, *(told.work / name for name, *_ in STAGES), half / UPDATE)
         (half / MANIFEST).write_text(manifest.text(), encoding="utf-8")
         (half / CARD).write_text(card(manifest), encoding="utf-8")
-    print("written:", target)
+    print("written:", told.to)
 
 
 def averaged(manifest: Manifest, before: Path, after: Path, to: Path) -> Manifest:
