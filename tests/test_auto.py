@@ -116,7 +116,7 @@ def test_it_decides_as_the_judge_that_it_stands_for() -> None:
 def test_it_stands_for_the_best_judge_that_is_on_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert registry.spelled(Auto().of) == "novelty"
+    assert registry.spelled(Auto().of) == "combined"
     before = Auto().info.prompt
     made = write_detector(tmp_path / "tiny", (CONTEXT,))
     monkeypatch.setattr(large, "is_pulled", lambda: True)

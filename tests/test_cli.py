@@ -424,7 +424,7 @@ def test_a_list_fits_80_columns_with_names_whole(
 def test_what_has_no_room_is_left_out_and_said(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = call("models", "list").out
     assert "Columns hidden because the terminal is too narrow: licence." in narrow
-    assert "compare the meaning (438 MB): magistrate models pull detector-large" in " ".join(narrow.split())
+    assert "makes `auto` better (438 MB): magistrate models pull detector-large" in " ".join(narrow.split())
     monkeypatch.setenv("COLUMNS", "200")
     wide = call("models", "list").out
     assert "Columns hidden" not in wide

@@ -274,7 +274,7 @@ def test_a_person_is_told_how_the_default_judge_learns_to_compare_meaning(
 def test_the_demonstration_needs_no_model_and_fits_a_screen(call: Call, desk: Path) -> None:
     done = call("demo")
     assert done.code == 0
-    assert done.width <= 80 and len(done.out.splitlines()) <= 26
+    assert done.width <= 80 and len(done.out.splitlines()) <= 30
     for what in ("caught", "missed", "false alarm"):
         assert re.search(rf"^{what}  qs-\d+", done.out, re.MULTILINE), done.out
     assert "⟦" in done.out and done.out.count("\nnext  magistrate ") == 3
@@ -282,18 +282,16 @@ def test_the_demonstration_needs_no_model_and_fits_a_screen(call: Call, desk: Pa
     assert sample is not None and call("show", "last", "--sample", sample[1]).code == 0
 
 
-def test_the_demonstration_shows_what_the_large_detector_adds_if_it_is_here(
-    call: Call, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny detector in place of the small one, which takes a while for all samples."""
     made = write_detector(tmp_path / "tiny", (ROWS[0][2],))
-    assert list(call("demo", "--json").data["judges"]) == ["auto"]
-    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: True)
-    monkeypatch.setattr("magistrate.detectors.large.folder_of_large", lambda: made)
-    assert list(call("demo", "--json").data["judges"]) == ["auto", "novelty"]
+    monkeypatch.setattr("magistrate.detectors.folder.SHIPPED", made)
+    return made
 
 
 def test_the_demonstration_pulls_both_models_if_it_may(
-    call: Call, desk: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, desk: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pulled = []
     monkeypatch.setattr("magistrate.detectors.large.pull", lambda _report: pulled.append("large"))
@@ -304,17 +302,17 @@ def test_the_demonstration_pulls_both_models_if_it_may(
 
 
 def test_the_demonstration_is_shown_again_while_nothing_changes_and_goes_on_if_it_was_cut_off(
-    call: Call, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, desk: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = call("demo", "--json").data
+    assert list(first["judges"]) == ["auto", "novelty"]
     again = call("demo", "--json")
     assert again.data["run"] == first["run"] and first["run"]["id"] in again.err
     with Store.open(default_store()) as store:
         store.reopen_run(first["run"]["id"])
     unfinished = call("demo", "--json")
     assert unfinished.data["run"]["id"] == first["run"]["id"] and "shown again" not in unfinished.err
-    made = write_detector(tmp_path / "tiny", (ROWS[0][2],))
-    monkeypatch.setattr("magistrate.detectors.large.folder_of_large", lambda: made)
+    monkeypatch.setattr("magistrate.detectors.large.folder_of_large", lambda: tiny)
     monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: True)
     other = call("demo", "--json")
     assert other.data["run"]["id"] != first["run"]["id"], "auto stands for another judge now"
@@ -323,7 +321,7 @@ def test_the_demonstration_is_shown_again_while_nothing_changes_and_goes_on_if_i
 
 
 def test_the_demonstration_is_judged_anew_if_something_failed(
-    call: Call, desk: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, desk: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object) -> None:
         raise EngineError("gone for now")

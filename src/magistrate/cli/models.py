@@ -71,9 +71,7 @@ def list_models(as_json: bool) -> None:
     )
     if not is_pipe(terminal := console()):
         got = "here" if large.is_pulled() else f"magistrate models pull {large.LARGE}"
-        terminal.print(
-            f"No language model, but what makes `auto` better (438 MB): {got}", style="dim"
-        )
+        terminal.print(f"No language model, but what makes `auto` better (438 MB): {got}", style="dim")
 
 
 @command.command(
