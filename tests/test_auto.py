@@ -103,6 +103,32 @@ def test_what_says_nothing_is_no_failure_and_never_faithful_by_default(output: s
     assert isinstance(outcome, Abstention) or (isinstance(outcome, Verdict) and outcome.label != "faithful")
 
 
+@pytest.mark.parametrize(
+    ("context", "right", "wrong"),
+    [
+        (
+            "Maria hired Paul in 2019 after the board had rejected two other candidates.",
+            "Paul was hired by Maria.",
+            "Paul hired Maria in 2019.",
+        ),
+        (
+            "The warranty covers the motor for 24 months. Batteries are excluded.",
+            "Batteries are not part of the warranty.",
+            "The batteries are covered too.",
+        ),
+        (
+            "The museum opens at nine and closes at five.",
+            "It is open until five.",
+            "It opens at five and closes at nine.",
+        ),
+    ],
+)
+def test_it_compares_what_is_said_and_not_only_the_words(context: str, right: str, wrong: str) -> None:
+    for output, label in ((right, "faithful"), (wrong, "hallucinated")):
+        verdict = magistrate.judge(output=output, context=context)
+        assert isinstance(verdict, Verdict) and verdict.label == label, output
+
+
 def test_it_decides_as_the_judge_that_it_stands_for() -> None:
     of = Auto().of
     assert not of.info.asks

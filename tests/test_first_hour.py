@@ -256,7 +256,7 @@ def test_init_asks_a_person_what_it_cannot_know(
     assert not Path(".github").exists()
 
 
-def test_a_person_is_told_how_the_default_judge_learns_to_compare_meaning(
+def test_a_person_is_told_how_to_get_a_better_default_judge(
     call: Call, desk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: False)

@@ -149,7 +149,7 @@ def main() -> None:
         "trained_on": large.manifest.trained_on,
         "recipe": {
             **after,
-            "base": {"name": "its pruned network", "sha256": digest_of(chosen), "recipe": before},
+            "base": {"name": "its pruned network", "recipe": before},
         },
     }
     write(last.averaged().cpu(), begun, told.to, about, twins(HELD))
