@@ -3,8 +3,9 @@
 Run: .venv-train/bin/python -m benchmarks.detector.make_small DATA [--to FOLDER] [--seconds S]
 
 DATA is the folder that `make_large.py` reads. There are four steps; what is done is kept in --work
-(build/detector/small), so that the same command resumes after a stop. Training takes about 25 minutes for a
-million tokens on two cores. Afterwards run `measure.py`.
+(build/detector/small), so that the same command resumes after a stop. Training takes ten minutes on one H100
+and one and a half days on two cores, where 5 million tokens, in batches of 3,072 at a rate of .0002, take
+three hours and give most of it. Afterwards run `measure.py`.
 
 1. The vocabulary is reduced to the pieces of words that the training data use most; other words are spelled
    in more pieces.
@@ -13,9 +14,9 @@ million tokens on two cores. Afterwards run `measure.py`.
    arXiv:2204.09656).
 3. Those of the least importance per weight are removed, until `--weights` million weights remain in the
    layers. All layers and the width of the hidden states stay, so the student starts close to its teacher.
-4. The student is trained on the data of the large detector, with its matrices rounded to 4 bits in every
-   step: to have the teacher's probabilities and its hidden states after every layer, and on the labels. For
-   the last tokens it is left to itself which hidden states give the probabilities.
+4. The student is trained on the data of the large detector, long examples too, with its matrices rounded to
+   4 bits in every step: to have the teacher's probabilities and its hidden states after every layer, and on
+   the labels. For the last tokens it is left to itself which hidden states give the probabilities.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from magistrate.detectors.weights import (
 from magistrate.training.detector.bases import Base
 from magistrate.training.detector.encoder import Encoder, rounded
 from magistrate.training.detector.examples import Example
-from magistrate.training.detector.loop import Schedule, Training, batches
+from magistrate.training.detector.loop import Rounds, Schedule, Training, batches
 from magistrate.training.detector.network import (
     Batch,
     Network,
@@ -84,11 +85,11 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--to", type=Path, default=SHIPPED)
     parser.add_argument("--work", type=Path, default=Path("build/detector/small"))
-    parser.add_argument("--tokens", type=float, default=5.15, help="millions, in all")
-    parser.add_argument("--weights", type=float, default=32.0, help="millions, of the layers")
+    parser.add_argument("--tokens", type=float, default=85, help="millions, in all")
+    parser.add_argument("--weights", type=float, default=31.7, help="millions, of the layers")
     parser.add_argument("--examined", type=int, default=400, help="batches to measure the importance on")
-    parser.add_argument("--rate", type=float, default=2e-4)
-    parser.add_argument("--batch", type=int, default=3072)
+    parser.add_argument("--rate", type=float, default=4e-4)
+    parser.add_argument("--batch", type=int, default=32_768)
     parser.add_argument("--seconds", type=float, help="stop after this time; the same command goes on")
     parser.add_argument("--wordnet", type=Path)
     told = parser.parse_args()
@@ -99,6 +100,9 @@ def main() -> None:
     base = fetched(known)
     data = sources(told.data, told.work / "data")
     recipe = read_recipe(RECIPE)
+    recipe = recipe.model_copy(
+        update={"longest": recipe.window}
+    )  # its teacher's last training had no long ones
     read = partial(pool, recipe, data, lexicon=Lexicon.read(told.wordnet))
     whole = told.work / f"teacher-{PIECES}"
     if not (whole / TOKENIZER).is_file():
@@ -114,23 +118,16 @@ def main() -> None:
         chosen.write_text(json.dumps(found), encoding="utf-8")
     places = json.loads(chosen.read_text(encoding="utf-8"))
     student = cut(teacher, places)
-    tokens = int(told.tokens * 1e6)
-    like = Schedule(
-        tokens=int((1 - LAST) * tokens), batch=told.batch, rate=told.rate, warmup=50, cooldown=0.01,
+    named = f"{large.manifest.files[WEIGHTS]} {digest_of(whole / TOKENIZER)} {digest_of(chosen)}"
+    schedule = Schedule(
+        tokens=int(told.tokens * 1e6), batch=told.batch, rate=told.rate, warmup=200, cooldown=0.01,
         decay=0.0, average=0.997, memory=0.98,
     )  # fmt: skip
-    answers = replace(like, tokens=int(LAST * tokens), cooldown=1.0, seed=1)
-    named = f"{large.manifest.files[WEIGHTS]} {digest_of(whole / TOKENIZER)} {digest_of(chosen)}"
-    first = Training(student, rounds, named, like, told.work / "like", loss=Taught(teacher, 1.0))
-    if not first.run(told.seconds, show):
-        print(f"{first.tokens:,} of {tokens:,} tokens; the same command goes on")
+    trainings = trained(student, teacher, rounds, named, schedule, told.work, told.seconds)
+    if trainings is None:
+        print("not done yet; the same command goes on")
         return
-    student.load_state_dict(first.mean, strict=False)
-    named = f"{named} {first.tokens}"
-    last = Training(student, rounds, named, answers, told.work / "answers", loss=Taught(teacher, 0.0))
-    if not last.run(told.seconds, show):
-        print(f"{first.tokens + last.tokens:,} of {tokens:,} tokens; the same command goes on")
-        return
+    first, last = trainings
     read_of = {
         "mixture": recipe.model_dump(mode="json"),
         "examples": {f"{name}, {label}": len(each) for (name, label), each in sorted(rounds.of.items())},
@@ -143,7 +140,7 @@ def main() -> None:
     }
     after = recipe_of(begun, last, read_of)
     about = {
-        "name": "small-2",
+        "name": "small-3",
         "window": large.manifest.window,
         "readings": BOTH,
         "trained_on": large.manifest.trained_on,
@@ -319,6 +316,32 @@ def cut(network: Network, kept: Kept) -> Network:
 # --- the training -------------------------------------------------------------------------------------
 
 
+def trained(
+    student: Network,
+    teacher: Network,
+    rounds: Rounds,
+    named: str,
+    schedule: Schedule,
+    work: Path,
+    seconds: float | None = None,
+) -> tuple[Training, Training] | None:
+    """Train the student in two parts. Returns both, or None if `seconds` were over before the end of a part.
+
+    `schedule.tokens` are those of both parts, `named` identifies the data and the network.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    like = replace(schedule, tokens=int((1 - LAST) * schedule.tokens))
+    answers = replace(schedule, tokens=int(LAST * schedule.tokens), cooldown=1.0, seed=1)
+    loss = Taught(teacher, 1.0, device)
+    first = Training(student, rounds, named, like, work / "like", loss=loss, device=device)
+    if not first.run(seconds, show):
+        return None
+    student.load_state_dict(first.mean, strict=False)
+    named, loss = f"{named} {first.tokens}", Taught(teacher, 0.0, device)
+    last = Training(student, rounds, named, answers, work / "answers", loss=loss, device=device)
+    return (first, last) if last.run(seconds, show) else None
+
+
 @dataclass(frozen=True)
 class Taught:
     """The loss of a student: how far it is from its teacher, and from the labels.
@@ -330,11 +353,13 @@ class Taught:
 
     teacher: Network
     like: float
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
+        self.teacher.to(self.device)
         for module in self.teacher.modules():
             if isinstance(module, nn.Linear):  # so that they are not converted in every step
-                module.to(dtype_of("cpu"))
+                module.to(dtype_of(self.device))
 
     def __call__(self, student: Network, batch: Batch) -> Tensor:
         given = batch.ids, batch.types, batch.mask

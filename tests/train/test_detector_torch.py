@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import shutil
 import sys
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 
 import magistrate
 from benchmarks.detector import make_small
+from benchmarks.detector.make_small import Taught
 from magistrate.detectors import encoders
 from magistrate.detectors import weights as weights_module
 from magistrate.detectors.detector import _readings, detector
@@ -634,6 +636,19 @@ def test_the_trainings_of_the_large_detector_follow_each_other(
     assert digest_of(tmp_path / WEIGHTS) == manifest.files[WEIGHTS], "what is pulled has this digest"
 
 
+@pytest.mark.parametrize("told", [{"layer_norm_eps": 1e-12}, {"layer_norm_eps": None}])
+def test_an_encoder_that_normalises_in_another_way_is_refused(
+    large: Path, tmp_path: Path, told: dict[str, float | None]
+) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(large, folder)
+    config = json.loads((folder / "config.json").read_text()) | told
+    config = {key: value for key, value in config.items() if value is not None}  # none told means 1e-12
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="a layer_norm_eps of 1e-12; only 1e-05 is supported"):
+        from_base(folder)
+
+
 # --- a small one of a large one -------------------------------------------------------------------
 
 
@@ -670,17 +685,18 @@ def test_a_pruned_detector_keeps_what_matters_and_answers_like_its_teacher(
         near = make_small.cut(teacher, whole)(batch.ids, batch.types, batch.mask)
         assert (near - teacher(batch.ids, batch.types, batch.mask)).abs().mean() < 0.2
     student = make_small.cut(teacher, some)
-    losses = []
-    taught_by = Training(
-        student,
-        Same(every),
-        "rows",
-        replace(SCHEDULE, tokens=40_000, rate=3e-3),
-        tmp_path / "work",
-        loss=make_small.Taught(teacher, 1.0),
-    )
-    assert taught_by.run(tell=lambda _, loss: losses.append(loss))
-    assert np.mean(losses[-5:]) < 0.6 * losses[0]
+    asked, losses = [], []
+    monkeypatch.setattr(make_small, "Taught", lambda *given: asked.append(given[1]) or Taught(*given))
+    monkeypatch.setattr(make_small, "show", lambda _, loss: losses.append(loss))
+    schedule = replace(SCHEDULE, tokens=60_000, rate=3e-3)
+    work = tmp_path / "work"
+    assert make_small.trained(student, teacher, Same(every), "rows", schedule, work, 0.0) is None, "it stops"
+    found = make_small.trained(student, teacher, Same(every), "rows", schedule, work)
+    assert found is not None
+    first, taught_by = found
+    assert asked == [1.0, 1.0, 0.0], "at last the hidden states are left free"
+    assert first.tokens >= 42_000 and taught_by.tokens >= 18_000
+    assert np.mean(losses[first.step - 5 : first.step]) < 0.6 * losses[0]
     taught = taught_by.averaged().eval()
     with torch.no_grad():
         scores = output_scores(taught(batch.ids, batch.types, batch.mask), batch)

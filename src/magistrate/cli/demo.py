@@ -25,7 +25,7 @@ QUICKSTART = "quickstart"
 WORDING = "novelty"  # compares the wording only
 PROMPTED = "faithfulness"  # asks the embedded model
 AROUND = 45  # characters shown on each side of what is marked
-LONGEST = 150  # characters of a sample that are shown
+LONGEST = 132  # characters of a sample that are shown
 
 
 @click.command(

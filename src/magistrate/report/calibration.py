@@ -165,7 +165,7 @@ def _facts(fit: Fit, told: CalibrationFile) -> Iterator[tuple[str, str]]:
     else:
         values = (f"{name} {value[0]:.3f}" for name, value in fit.calibrator.parameters.items())
         yield "fitted", ", ".join(values)
-    aim = "no aim: the likelier label" if fit.aim is None else f"chosen to {_aim(fit)}"
+    aim = "no aim: the likelier label" if fit.aim is None else f"chosen {_aim(fit)}"
     yield "threshold", f"{fit.threshold:.3f} of the calibrated score; {aim}"
 
 
@@ -174,13 +174,13 @@ def _aim(fit: Fit) -> str:
     assert aim is not None
     match aim.kind:
         case "maximize":
-            return f"maximize {NAMES.get(aim.metric, aim.metric)}"
+            return f"to maximize {NAMES.get(aim.metric, aim.metric)}"
         case "precision":
-            return f"highest recall with a precision of at least {aim.least:g}"
+            return f"for the highest recall with a precision of at least {aim.least:g}"
         case "recall":
-            return f"highest precision with a recall of at least {aim.least:g}"
+            return f"for the highest precision with a recall of at least {aim.least:g}"
         case "costs":
-            return f"lowest cost, with {aim.miss:g} for a miss and {aim.false_alarm:g} for a false alarm"
+            return f"for the lowest cost, with {aim.miss:g} for a miss and {aim.false_alarm:g} for a false alarm"
 
 
 # --- the share of hallucinated outputs --------------------------------------------------------------

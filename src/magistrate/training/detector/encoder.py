@@ -87,7 +87,7 @@ class Encoder(nn.Module):
         """Return what is added to the attention between places `[1, heads, length, length]`, 0 in a BERT."""
         if table is None:
             return 0.0
-        if self._buckets is None:
+        if self._buckets is None or self._buckets.device != places.device:
             most = self.embeddings["position_embeddings"].weight.shape[0]
             of = [bucket(place, table.shape[0]) for place in range(1 - most, most)]
             self._buckets = torch.tensor(of, device=places.device)
