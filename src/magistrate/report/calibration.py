@@ -180,7 +180,9 @@ def _aim(fit: Fit) -> str:
         case "recall":
             return f"for the highest precision with a recall of at least {aim.least:g}"
         case "costs":
-            return f"for the lowest cost, with {aim.miss:g} for a miss and {aim.false_alarm:g} for a false alarm"
+            return (
+                f"for the lowest cost, with {aim.miss:g} for a miss and {aim.false_alarm:g} for a false alarm"
+            )
 
 
 # --- the share of hallucinated outputs --------------------------------------------------------------
