@@ -99,10 +99,8 @@ def main() -> None:
     assert known, "the large detector has an encoder of ours"
     base = fetched(known)
     data = sources(told.data, told.work / "data")
-    recipe = read_recipe(RECIPE)
-    recipe = recipe.model_copy(
-        update={"longest": recipe.window}
-    )  # its teacher's last training had no long ones
+    recipe = read_recipe(RECIPE)  # of its teacher's last training, which had no long examples
+    recipe = recipe.model_copy(update={"longest": recipe.window})
     read = partial(pool, recipe, data, lexicon=Lexicon.read(told.wordnet))
     whole = told.work / f"teacher-{PIECES}"
     if not (whole / TOKENIZER).is_file():
