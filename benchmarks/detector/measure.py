@@ -53,6 +53,8 @@ def main() -> None:
     scale, offset = calibrated(model, told.most // 2)
     print(f"calibrated: scale {scale:.3f}, offset {offset:+.3f}")
     manifest = manifest.model_copy(update={"scale": scale, "offset": offset})
+    held = twins(HELD)
+    figure("held (calibrated on)", held, logits_of(model, held), manifest)
     figures = tuple(measured(model, manifest, told.most))
     made = manifest.model_copy(update={"figures": figures})
     (shipped / MANIFEST).write_text(made.text(), encoding="utf-8")
