@@ -594,6 +594,7 @@ def test_the_command_shows_and_writes(call: Call) -> None:
     done = call("calibrate", "lab", "--recall", 0.9, "--to", "c.json")
     assert (done.code, done.err) == (0, "")
     assert done.width <= 80
+    assert "chosen for the highest precision with a recall of at least 0.9" in " ".join(done.out.split())
     full = call("calibrate", "lab", "--recall", 0.9, "--full")
     assert full.code == 0 and "── after, held out" in full.out and "── after" not in done.out
     assert done.out.count("\n") <= 24 < full.out.count("\n")

@@ -649,6 +649,15 @@ def test_an_encoder_that_normalises_in_another_way_is_refused(
         from_base(folder)
 
 
+def test_an_encoder_computes_on_the_device_that_it_was_moved_to(large: Path) -> None:
+    network = from_base(large).eval()
+    batch = batch_of(read(large, rows()[0]))
+    network(batch.ids, batch.types, batch.mask)  # computes its table of relative places here
+    moved = network.to("meta")  # stands for a GPU
+    found = moved(*(each.to("meta") for each in (batch.ids, batch.types, batch.mask)))
+    assert found.device.type == "meta" and moved.encoder._buckets.device.type == "meta"
+
+
 # --- a small one of a large one -------------------------------------------------------------------
 
 
