@@ -44,10 +44,10 @@ from magistrate.training.detector.training import card
 HERE = Path(__file__).parent
 WRITTEN = sorted(HERE.glob("*.jsonl"))
 STAGES = (  # the recipe, millions of tokens, the highest learning rate, tokens of a step
-    ("large", 48.2, 5e-4, 16384),
+    ("large", 36.0, 5e-4, 16384),
     ("large-elsewhere", 1.0, 1.5e-4, 2048),
 )
-NAME = "large-1"
+NAME = "large-2"
 LAST = 2 / 3  # the weight of the last training; the one before it has the rest
 
 

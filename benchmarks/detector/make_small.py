@@ -1,6 +1,6 @@
 """Makes the small detector of the large one: what matters least is removed, the rest learns its answers.
 
-Run: .venv-train/bin/python -m benchmarks.detector.make_small DATA [--to FOLDER] [--seconds S]
+Run: .venv-train/bin/python -m benchmarks.detector.make_small DATA [--to FOLDER] [--start FOLDER] [--seconds S]
 
 DATA is the folder that `make_large.py` reads. There are four steps; what is done is kept in --work
 (build/detector/small), so that the same command resumes after a stop. Training takes ten minutes on one H100
@@ -17,13 +17,16 @@ three hours and give most of it. Afterwards run `measure.py`.
 4. The student is trained on the data of the large detector, long examples too, with its matrices rounded to
    4 bits in every step: to have the teacher's probabilities and its hidden states after every layer, and on
    the labels. For the last tokens it is left to itself which hidden states give the probabilities.
+
+With --start the student is an earlier small detector, with its pieces of words, heads and neurons: the first
+three steps are left out. So it goes on learning when there are more data, or a better teacher.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +41,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, kl_div
 from benchmarks.detector.make_large import HERE, sources
 from benchmarks.detector.measure import HELD
 from benchmarks.detector.twins import samples as twins
-from magistrate.detectors.detector import detector
+from magistrate.detectors.detector import Detector, detector
 from magistrate.detectors.encoders import encoder, fetched
 from magistrate.detectors.folder import BOTH, SHIPPED, TOKENIZER, UPDATE, WEIGHTS, digest_of
 from magistrate.detectors.large import LARGE, folder_of_large, pull
@@ -51,6 +54,7 @@ from magistrate.detectors.weights import (
     updated,
 )
 from magistrate.training.detector.bases import Base
+from magistrate.training.detector.bases import base as base_of
 from magistrate.training.detector.encoder import Encoder, rounded
 from magistrate.training.detector.examples import Example
 from magistrate.training.detector.loop import Rounds, Schedule, Training, batches
@@ -70,6 +74,7 @@ from magistrate.training.synthetic import Lexicon
 RECIPE = HERE / "stages" / "large-elsewhere.yaml"
 WORDS = "encoder.embeddings.word_embeddings.weight"
 LAYER = "encoder.encoder.layer"
+NAME = "small-4"
 PIECES = 17_800  # of the vocabulary
 LATIN = 0x250  # letters and signs below are kept whether the data have them or not
 LAST = 0.3  # the share of the tokens that are read without the hidden states
@@ -85,6 +90,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--to", type=Path, default=SHIPPED)
     parser.add_argument("--work", type=Path, default=Path("build/detector/small"))
+    parser.add_argument("--start", type=Path, help="a small detector to go on with, instead of pruning")
     parser.add_argument("--tokens", type=float, default=85, help="millions, in all")
     parser.add_argument("--weights", type=float, default=31.7, help="millions, of the layers")
     parser.add_argument("--examined", type=int, default=400, help="batches to measure the importance on")
@@ -95,33 +101,21 @@ def main() -> None:
     told = parser.parse_args()
     pull()
     large = detector(folder_of_large())
-    known = encoder(large.manifest.update_of)
-    assert known, "the large detector has an encoder of ours"
-    base = fetched(known)
     data = sources(told.data, told.work / "data")
     recipe = read_recipe(RECIPE)  # of its teacher's last training, which had no long examples
     recipe = recipe.model_copy(update={"longest": recipe.window})
     read = partial(pool, recipe, data, lexicon=Lexicon.read(told.wordnet))
-    whole = told.work / f"teacher-{PIECES}"
-    if not (whole / TOKENIZER).is_file():
-        counts = counted(read(tokenizer=base / TOKENIZER, cache=told.work / "counted"))
-        write_teacher(base, large.folder / UPDATE, large.manifest.heads, counts, PIECES, whole)
-    rounds = read(tokenizer=whole / TOKENIZER, cache=told.work / "examples")
-    teacher = from_base(whole).eval()
-    chosen = told.work / f"kept-{PIECES}-{told.weights:g}.json"
-    if not chosen.is_file():
-        examined = batches(rounds.round(0), EXAMINED, "importance")[: told.examined]
-        size = teacher.encoder.width // teacher.encoder.heads
-        found = kept(importance(teacher, examined), told.weights * 1e6, teacher.encoder.width, size)
-        chosen.write_text(json.dumps(found), encoding="utf-8")
-    places = json.loads(chosen.read_text(encoding="utf-8"))
-    student = cut(teacher, places)
-    named = f"{large.manifest.files[WEIGHTS]} {digest_of(whole / TOKENIZER)} {digest_of(chosen)}"
+    begun = pruned(told, large, read) if told.start is None else earlier(told.start, large, told.work)
+    teacher = begun.teacher
+    rounds = read(tokenizer=teacher / TOKENIZER, cache=told.work / "examples")
+    named = f"{large.manifest.files[WEIGHTS]} {digest_of(teacher / TOKENIZER)} {begun.digest}"
     schedule = Schedule(
         tokens=int(told.tokens * 1e6), batch=told.batch, rate=told.rate, warmup=200, cooldown=0.01,
         decay=0.0, average=0.997, memory=0.98,
     )  # fmt: skip
-    trainings = trained(student, teacher, rounds, named, schedule, told.work, told.seconds)
+    trainings = trained(
+        begun.student, from_base(teacher).eval(), rounds, named, schedule, told.work, told.seconds
+    )
     if trainings is None:
         print("not done yet; the same command goes on")
         return
@@ -131,24 +125,71 @@ def main() -> None:
         "examples": {f"{name}, {label}": len(each) for (name, label), each in sorted(rounds.of.items())},
         "digests": {source.name: digest(data, source, recipe) for source in recipe.sources},
     }
-    begun = Base(whole, LARGE, large.manifest.files[WEIGHTS], large.manifest.trained_on, large)
-    before = {
-        **recipe_of(begun, first, read_of),
-        "pruned": {"pieces": PIECES, "kept": [[len(heads), len(neurons)] for heads, neurons in places]},
-    }
-    after = recipe_of(begun, last, read_of)
+    before = {**recipe_of(begun.base, first, read_of), **begun.recipe}
     about = {
-        "name": "small-3",
+        "name": NAME,
         "window": large.manifest.window,
         "readings": BOTH,
-        "trained_on": large.manifest.trained_on,
+        "trained_on": tuple(dict.fromkeys((*begun.base.trained_on, *large.manifest.trained_on))),
         "recipe": {
-            **after,
-            "base": {"name": "its pruned network", "recipe": before},
+            **recipe_of(begun.base, last, read_of),
+            "base": {"name": "the network of its training before", "recipe": before},
         },
     }
-    write(last.averaged().cpu(), begun, told.to, about, twins(HELD))
+    write(last.averaged().cpu(), begun.base, told.to, about, twins(HELD))
     print("written:", told.to)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A student before its training, what it was made from, and the folder of its teacher.
+
+    `digest` identifies the student, `recipe` is what its own recipe says besides.
+    """
+
+    student: Network
+    base: Base
+    teacher: Path
+    digest: str
+    recipe: Mapping[str, object]
+
+
+def pruned(told: argparse.Namespace, large: Detector, read: Callable[..., Pool]) -> Begun:
+    """Return the large detector without what matters least: pieces of words, heads and neurons."""
+    base = encoder_of(large)
+    whole = told.work / f"teacher-{PIECES}"
+    if not (whole / TOKENIZER).is_file():
+        counts = counted(read(tokenizer=base / TOKENIZER, cache=told.work / "counted"))
+        write_teacher(base, large, fewer_pieces(base / TOKENIZER, counts, PIECES), whole)
+    teacher = from_base(whole).eval()
+    chosen = told.work / f"kept-{PIECES}-{told.weights:g}.json"
+    if not chosen.is_file():
+        rounds = read(tokenizer=whole / TOKENIZER, cache=told.work / "examples")
+        examined = batches(rounds.round(0), EXAMINED, "importance")[: told.examined]
+        size = teacher.encoder.width // teacher.encoder.heads
+        found = kept(importance(teacher, examined), told.weights * 1e6, teacher.encoder.width, size)
+        chosen.write_text(json.dumps(found), encoding="utf-8")
+    places = json.loads(chosen.read_text(encoding="utf-8"))
+    remains = [[len(heads), len(neurons)] for heads, neurons in places]
+    of_large = Base(whole, LARGE, large.manifest.files[WEIGHTS], large.manifest.trained_on, large)
+    recipe = {"pruned": {"pieces": PIECES, "kept": remains}}
+    return Begun(cut(teacher, places), of_large, whole, digest_of(chosen), recipe)
+
+
+def earlier(folder: Path, large: Detector, work: Path) -> Begun:
+    """Return the small detector in a folder, to go on with; the large one learns its pieces of words."""
+    begun = base_of(str(folder), work / "start")
+    whole = work / f"teacher-of-{begun.sha256[:12]}"
+    write_teacher(encoder_of(large), large, json.loads((begun.folder / TOKENIZER).read_text("utf-8")), whole)
+    teacher = {"name": large.manifest.name, "sha256": large.manifest.files[WEIGHTS]}
+    return Begun(from_base(begun.folder), begun, whole, begun.sha256, {"teacher": teacher})
+
+
+def encoder_of(large: Detector) -> Path:
+    """Return the folder of the encoder that the large detector is an update of."""
+    known = encoder(large.manifest.update_of)
+    assert known, "the large detector has an encoder of ours"
+    return fetched(known)
 
 
 def show(training: Training, loss: float) -> None:
@@ -169,14 +210,12 @@ def counted(rounds: Pool) -> np.ndarray:
     return found
 
 
-def write_teacher(
-    base: Path, update: Path, heads: int, counts: np.ndarray, pieces: int, folder: Path
-) -> None:
-    """Write the large detector as a base for training, with the `pieces` that occur most.
+def fewer_pieces(tokenizer: Path, counts: np.ndarray, pieces: int) -> dict[str, Any]:
+    """Return a tokenizer with the `pieces` that occur most.
 
     All pieces of one Latin letter or sign remain, so every English word can be spelled.
     """
-    told = json.loads((base / TOKENIZER).read_text(encoding="utf-8"))
+    told: dict[str, Any] = json.loads(tokenizer.read_text(encoding="utf-8"))
     vocabulary: dict[str, int] = told["model"]["vocab"]
     added = {each["content"] for each in told["added_tokens"]}
     lead = told["model"].get("continuing_subword_prefix") or ""
@@ -191,13 +230,22 @@ def write_teacher(
     for each in told["added_tokens"]:
         each["id"] = place[each["id"]]
     told["post_processor"] = replaced_numbers(told["post_processor"], place)
-    weights = updated(mpnet_weights(read_weights(base / WEIGHTS)), update)
+    return told
+
+
+def write_teacher(base: Path, large: Detector, tokenizer: Mapping[str, Any], folder: Path) -> None:
+    """Write the large detector as a base for training, with the pieces of words of a smaller tokenizer."""
+    told = json.loads((base / TOKENIZER).read_text(encoding="utf-8"))
+    pieces = tokenizer["model"]["vocab"]
+    rows = [told["model"]["vocab"][word] for word in sorted(pieces, key=pieces.__getitem__)]
+    weights = updated(mpnet_weights(read_weights(base / WEIGHTS)), large.folder / UPDATE)
     weights[WORDS] = weights[WORDS][rows]
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: np.ascontiguousarray(each) for name, each in weights.items()}, folder / WEIGHTS)
+    heads = large.manifest.heads
     config = {"model_type": "mpnet", "layer_norm_eps": MPNET_EPSILON, "num_attention_heads": heads}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    (folder / TOKENIZER).write_text(json.dumps(told, ensure_ascii=False), encoding="utf-8")
+    (folder / TOKENIZER).write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
 
 
 def replaced_numbers(processor: Any, place: Mapping[int, int]) -> Any:

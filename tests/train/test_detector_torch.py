@@ -671,7 +671,8 @@ def test_a_pruned_detector_keeps_what_matters_and_answers_like_its_teacher(
     train_on_labels(rows(), base(str(large), tmp_path / "b"), tmp_path / "own", schedule=schedule, epochs=20)
     every = list(examples(rows(), Reader(Tokenizer.from_file(str(large / TOKENIZER)), 128)))
     counts = np.bincount(np.concatenate([each.ids for each in every]), minlength=300)
-    make_small.write_teacher(large, tmp_path / "own" / UPDATE, 2, counts, 60, tmp_path / "teacher")
+    fewer = make_small.fewer_pieces(large / TOKENIZER, counts, 60)
+    make_small.write_teacher(large, detector(tmp_path / "own"), fewer, tmp_path / "teacher")
     tokenizer = Tokenizer.from_file(str(tmp_path / "teacher" / TOKENIZER))
     assert tokenizer.get_vocab_size() == 60
     every = list(examples(rows(), Reader(tokenizer, 128)))
@@ -719,6 +720,16 @@ def test_a_pruned_detector_keeps_what_matters_and_answers_like_its_teacher(
     with torch.no_grad():
         one, two = (each(batch.ids, batch.types, batch.mask) for each in (again, taught))
     assert (one - two).abs().mean() < 0.005
+
+    monkeypatch.setattr(make_small, "encoder_of", lambda _: large)
+    begun = make_small.earlier(tmp_path / "small", detector(tmp_path / "own"), tmp_path / "later")
+    own = [(folder / TOKENIZER).read_bytes() for folder in (begun.teacher, tmp_path / "small")]
+    assert json.loads(own[0]) == json.loads(own[1]), "the teacher learns the pieces of the student"
+    with torch.no_grad():
+        again = begun.student.eval()(batch.ids, batch.types, batch.mask)
+        teachers = [from_base(folder).eval() for folder in (begun.teacher, tmp_path / "teacher")]
+        his, her = (each(batch.ids, batch.types, batch.mask) for each in teachers)
+    assert torch.equal(again, one) and torch.equal(his, her)
 
 
 def test_what_is_rounded_in_training_is_what_is_stored() -> None:
