@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models
 
-from magistrate.detectors.detector import _readings, supported_once
+from magistrate.detectors.detector import PADDED, TOGETHER, _passes, _readings, supported_once
 from magistrate.detectors.folder import WEIGHTS
 from magistrate.detectors.windows import Reader, lines
 from magistrate.engines.none import NONE
@@ -262,6 +262,18 @@ def test_a_detector_that_reads_pairs_only_asks_for_no_whole_context(tmp_path: Pa
     with pytest.raises(SpecError, match="readings"):
         change(narrow, readings=["windows"])
         Detector(narrow)
+
+
+def test_windows_of_similar_length_are_read_together_and_padded_little() -> None:
+    order = random.Random(1)
+    for lengths in ([], [254], [42, 254], [40] * 20, [order.randint(20, 384) for _ in range(99)]):
+        passes = _passes(lengths)
+        assert sorted(at for some in passes for at in some) == list(range(len(lengths)))
+        for some in passes:
+            sizes = [lengths[at] for at in some]
+            assert len(some) <= TOGETHER and len(some) * max(sizes) <= PADDED * sum(sizes)
+    assert _passes([42, 254]) == [[0], [1]], "a short window is not padded to a long one"
+    assert [len(some) for some in _passes([40] * 20)] == [8, 8, 4]
 
 
 def test_support_that_one_reading_finds_counts() -> None:

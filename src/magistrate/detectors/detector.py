@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 TOGETHER = 8  # windows per pass, at most
+PADDED = 1.15  # a pass has at most as many tokens with padding as it has without, times this
 FATAL = 4  # ONNX Runtime logs to standard error from this severity on; it raises the other errors
 KEPT = 8  # detectors that stay loaded
 LEAST_SHARE = 1 / 3  # a passage contradicts a sentence only above this share
@@ -140,10 +141,8 @@ class Detector:
         """Return float32 `[tokens, 4]` for each window, in order."""
         import numpy as np
 
-        order = sorted(range(len(windows)), key=lambda at: len(windows[at].ids))
         found: list[np.ndarray] = [np.zeros(0)] * len(windows)
-        for begin in checked(range(0, len(order), TOGETHER), 1):
-            some = order[begin : begin + TOGETHER]
+        for some in checked(_passes([len(each.ids) for each in windows]), 1):
             shape = len(some), len(windows[some[-1]].ids)
             ids, types, mask = (np.zeros(shape, np.int64) for _ in range(3))
             for row, at in enumerate(some):
@@ -182,6 +181,20 @@ class Detector:
         except Exception as error:  # the package raises nothing more specific
             said = " ".join(str(error).split())[:300]
             raise ModelError(f"the network in {self.folder} cannot be loaded: {said}") from error
+
+
+def _passes(lengths: Sequence[int]) -> list[list[int]]:
+    """Return the numbers of the windows that are read together: those of similar length."""
+    found: list[list[int]] = []
+    tokens = 0
+    for at in sorted(range(len(lengths)), key=lambda at: lengths[at]):
+        tokens += lengths[at]
+        full = not found or len(found[-1]) == TOGETHER
+        if full or (len(found[-1]) + 1) * lengths[at] > PADDED * tokens:
+            found.append([])
+            tokens = lengths[at]
+        found[-1].append(at)
+    return found
 
 
 def supported_once(near: float, whole: float) -> float:
