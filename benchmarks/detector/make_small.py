@@ -129,12 +129,13 @@ def main() -> None:
         "examples": {f"{name}, {label}": len(each) for (name, label), each in sorted(rounds.of.items())},
         "digests": {source.name: digest(data, source, recipe) for source in recipe.sources},
     }
+    names = [source.name for source in recipe.sources]
     before = {**recipe_of(begun.base, first, read_of), **begun.recipe}
     about = {
         "name": NAME,
         "window": large.manifest.window,
         "readings": BOTH,
-        "trained_on": tuple(dict.fromkeys((*begun.base.trained_on, *large.manifest.trained_on))),
+        "trained_on": tuple(dict.fromkeys((*begun.base.trained_on, *large.manifest.trained_on, *names))),
         "recipe": {
             **recipe_of(begun.base, last, read_of),
             "base": {"name": "the network of its training before", "recipe": before},
