@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 all: lint test
 
-demo: .venv/.local  ## judge the built-in set with the large detector, by wording and with the embedded model, on one screen
+demo: .venv/.local  ## judge the built-in set by meaning, by wording and with the embedded model, on one screen
 	$(BIN)/magistrate demo --pull
 	@echo "see it in a browser: $(BIN)/magistrate serve --open last"
 

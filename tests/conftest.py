@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _home_of_tests() -> Path:
-    """Return a new home with the language models of the user's. The large detector would change `auto`."""
+    """Return a new home with the language models of the user's, and no detectors."""
     made = Path(tempfile.mkdtemp(prefix="magistrate-tests-"))
     (made / "models").mkdir()
     for each in models_dir().glob("*"):

@@ -22,7 +22,6 @@ from magistrate.cli import demo
 from magistrate.cli import run as run_command
 from magistrate.cli.output import console
 from magistrate.errors import EngineError
-from magistrate.judges.novelty import Novelty
 from magistrate.runs.spec import read_spec
 from magistrate.store import Store
 from magistrate.types import HALLUCINATED, Claim, Sample, Span, Verdict
@@ -256,21 +255,6 @@ def test_init_asks_a_person_what_it_cannot_know(
     assert not Path(".github").exists()
 
 
-def test_a_person_is_told_how_to_get_a_better_default_judge(
-    call: Call, desk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: False)
-    words = ("judge", "--output", "The boat is red.", "--context", "The boat is blue.")
-    assert "note" not in call(*words).err, "nobody is there to read it"
-    monkeypatch.setattr(run_command, "somebody_is_there", lambda: True)
-    done = call(*words)
-    assert done.code == 0 and "magistrate models pull detector-large" in done.err
-    assert "note" not in call(*words, "--judge", "novelty").err
-    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: True)
-    monkeypatch.setattr("magistrate.judges.auto.best", Novelty)
-    assert "note" not in call(*words).err
-
-
 def test_the_demonstration_needs_no_model_and_fits_a_screen(call: Call, desk: Path) -> None:
     done = call("demo")
     assert done.code == 0
@@ -290,15 +274,14 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def test_the_demonstration_pulls_both_models_if_it_may(
+def test_the_demonstration_pulls_the_embedded_model_if_it_may(
     call: Call, desk: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pulled = []
-    monkeypatch.setattr("magistrate.detectors.large.pull", lambda _report: pulled.append("large"))
     monkeypatch.setattr("magistrate.engines.models.pull", lambda model, _report: pulled.append(model.name))
     assert call("demo", "--json").code == 0 and not pulled
     assert call("demo", "--pull", "--json").code == 0
-    assert pulled == ["large", "smollm2-135m-instruct"]
+    assert pulled == ["smollm2-135m-instruct"]
 
 
 def test_the_demonstration_is_shown_again_while_nothing_changes_and_goes_on_if_it_was_cut_off(
@@ -312,11 +295,11 @@ def test_the_demonstration_is_shown_again_while_nothing_changes_and_goes_on_if_i
         store.reopen_run(first["run"]["id"])
     unfinished = call("demo", "--json")
     assert unfinished.data["run"]["id"] == first["run"]["id"] and "shown again" not in unfinished.err
-    monkeypatch.setattr("magistrate.detectors.large.folder_of_large", lambda: tiny)
-    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: True)
+    another = write_detector(tiny.parent / "another", (ROWS[1][2],))
+    monkeypatch.setattr("magistrate.detectors.folder.SHIPPED", another)
     other = call("demo", "--json")
     assert other.data["run"]["id"] != first["run"]["id"], "auto stands for another judge now"
-    monkeypatch.setattr("magistrate.detectors.large.is_pulled", lambda: False)
+    monkeypatch.setattr("magistrate.detectors.folder.SHIPPED", tiny)
     assert call("demo", "--json").data["run"]["id"] == first["run"]["id"]
 
 

@@ -3,13 +3,13 @@
 Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.fit_combined [--size large]
 
 Weights of sentences are fitted to the dev parts of the sets of `python -m benchmarks.quality` and to held
-statements, and measured on the test parts, on the built-in set, on the everyday cases, on half of these
-after one sentence of their context, and on additions (statements that the context supports in other words,
-and such that it is silent on), alone and after a supported one. Each family of sets has the same weight, and
-so has each label within a set. No weight is below 0. For each set the table has the AUROC of the detector, of
-`novelty` and of `combined`, the last two with weights fitted without the family of the set, the gain of
-`combined` over `novelty` with its interval (contexts resampled, paired), balanced accuracies at .5, and what
-`combined` flags there: which share of the hallucinated outputs, and of the others.
+statements and answers, and measured on the test parts, on the built-in set, on the everyday cases, on half of
+these after one sentence of their context, and on additions (statements that the context supports in other
+words, and such that it is silent on), alone and after a supported one. Each family of sets has the same
+weight, and so has each label within a set. No weight is below 0. For each set the table has the AUROC of the
+detector, of `novelty` and of `combined`, the last two with weights fitted without the family of the set, the
+gain of `combined` over `novelty` with its interval (contexts resampled, paired), balanced accuracies at .5,
+and what `combined` flags there: which share of the hallucinated outputs, and of the others.
 
 `--write` writes the weights for this size to src/magistrate/judges/combined.toml.
 """
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.detector.fit import FAMILIES, Part, contexts_of, fitted, known, truth_of
-from benchmarks.detector.measure import ADDITIONS, EVERYDAY, HELD, sentences_of
+from benchmarks.detector.measure import ADDITIONS, ANSWERS, EVERYDAY, HELD, sentences_of
 from benchmarks.detector.twins import elsewhere
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
@@ -86,6 +86,7 @@ def parts(size: Size, most: int) -> tuple[list[Part], list[tuple[Part, np.ndarra
     """Return the sets to fit to, and those to measure on with novelty's log odds of their outputs."""
     learnt = [part(size, "held", "held", twins(HELD))]
     learnt.append(part(size, "elsewhere", "elsewhere", twins(HELD, elsewhere)))
+    learnt.append(part(size, "answers", "answers", twins(ANSWERS)))
     tests = []
     for each in filter(here, SETS):
         split = draw(each, most)

@@ -5,8 +5,9 @@ Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.meas
 The sets are the test parts of `python -m benchmarks.quality`, the built-in set, additions (statements that
 the context supports in other words, and such that it is silent on), and the everyday cases, whose parts are
 the lines by kind. The detector was trained on none of them. The table marks a set whose family it was trained
-on. Probabilities are fitted to the dev parts of these sets and to the statements of `held.jsonl`, as twins
-and beside other texts, also not trained on, with the same weight for each family.
+on. Probabilities are fitted to the dev parts of these sets, to the statements of `held.jsonl`, as twins and
+beside other texts, and to the answers of `held-answers.jsonl`, also not trained on, with the same weight for
+each family.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from magistrate.types import Sample
 
 HERE = Path(__file__).parent
 EVERYDAY, ADDITIONS = HERE.parent / "everyday.jsonl", HERE.parent / "additions.jsonl"
-HELD = HERE / "held.jsonl"
+HELD, ANSWERS = HERE / "held.jsonl", HERE / "held-answers.jsonl"
 WORK = Path("build/measured")  # what was computed is kept there, so that a second run takes seconds
 
 
@@ -53,8 +54,9 @@ def main() -> None:
     scale, offset = calibrated(model, told.most // 2)
     print(f"calibrated: scale {scale:.3f}, offset {offset:+.3f}")
     manifest = manifest.model_copy(update={"scale": scale, "offset": offset})
-    held = twins(HELD)
-    figure("held (calibrated on)", held, logits_of(model, held), manifest)
+    for path in (HELD, ANSWERS):
+        held = twins(path)
+        figure(f"{path.stem} (calibrated on)", held, logits_of(model, held), manifest)
     figures = tuple(measured(model, manifest, told.most))
     made = manifest.model_copy(update={"figures": figures})
     (shipped / MANIFEST).write_text(made.text(), encoding="utf-8")
@@ -64,6 +66,7 @@ def main() -> None:
 def calibrated(model: Detector, most: int) -> tuple[float, float]:
     """Return scale and offset of the map to probabilities, fitted to families that were not trained on."""
     sets = [("held", "held", twins(HELD)), ("elsewhere", "elsewhere", twins(HELD, elsewhere))]
+    sets.append(("answers", "answers", twins(ANSWERS)))
     sets += [(each.name, each.family, list(draw(each, 2 * most).dev[:most])) for each in filter(here, SETS)]
     offset, scale = fitted([part(model, *each) for each in sets])
     return float(scale), float(offset)

@@ -7,7 +7,8 @@ A FILE has one document per line: `{"domain", "context", "twins": [{"kind", "que
 marked, and FOLDER/NAME-together.jsonl.gz, with outputs of several statements of which some are wrong. So
 training reads a document once for several statements, instead of once per statement. FOLDER/
 NAME-elsewhere.jsonl.gz has right statements about a document twice: beside it, and beside a text that is
-silent on them.
+silent on them. FOLDER/NAME-copied.jsonl.gz has sentences of a document as they are, and with two of its
+values exchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import re
 from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from magistrate.features.splitting import sentences
 from magistrate.features.words import COMMON, form, stem, words
@@ -34,6 +35,15 @@ FULL = 6  # least words for an answer that is clear by itself
 NEARBY = 60  # documents of which the most similar one is taken
 SUPPORTS = 2  # sentences at most that a statement draws on, as is assumed
 BESIDE = 0.4  # share of the statements that stand beside a supported one
+COPIED = 3  # sentences at most that are copied together
+DAYS = "Mon|Tues|Wednes|Thurs|Fri|Satur|Sun"
+MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+VALUE = re.compile(
+    rf"(?P<day>\b(?:{DAYS})day\b)|(?P<month>\b(?:{MONTHS})\b)|(?P<time>\b\d{{1,2}}[:.]\d\d\b)"
+    r"|(?P<number>[$€£]?\b\d[\d,.]*(?<=\d)(?![\w:.-]*\d)(?P<unit>\s?(?:%|[^\W\d_]+))?)"
+    rf"|(?P<name>(?<=[a-z,;] )(?!(?:{DAYS})day|(?:{MONTHS})\b)[A-Z][a-z-]{{2,}}(?: [A-Z][a-z-]{{2,}})*\b)"
+)
+LISTED = re.compile(r"\W*(?:(?:and|or)\W+)?(?:the\s+)?")  # what is between two members of a list
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -106,6 +116,90 @@ def elsewhere(path: Path) -> Iterator[dict[str, Any]]:
                 spans = [[start, start + len(said)]] if label == "wrong" else []
                 name = f"{path.stem}-{number}/{place}-{label}"
                 yield row(name, context, None, output, spans, "sentence_elsewhere")
+
+
+def copied(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield sentences of a document, and the same with two values exchanged.
+
+    One of the values is in these sentences, the other one there as well or elsewhere in the document.
+    """
+    for number, told in enumerate(documents(path)):
+        order = random.Random(f"{path.stem}/copied/{number}")
+        own = told["context"]
+        parts, begin = sentences(own), 0
+        while begin < len(parts):
+            some = parts[begin : begin + order.randint(1, COPIED)]
+            begin += len(some)
+            output = own[some[0][0] : some[-1][1]]
+            choices = exchanges(output, own)
+            if not choices or len(output.split()) < FULL:
+                continue
+            kind = order.choice(sorted({edits[0].kind for edits in choices}))
+            edits = order.choice([edits for edits in choices if edits[0].kind == kind])
+            name = f"{path.stem}-{number}={begin}"
+            yield row(f"{name}-right", own, None, output, [], edits[0].kind)
+            wrong, spans = exchanged(output, edits)
+            yield row(f"{name}-wrong", own, None, wrong, spans, edits[0].kind)
+
+
+class Value(NamedTuple):
+    """A value in a text, half-open character offsets, its kind, and what it is exchanged for."""
+
+    start: int
+    end: int
+    kind: str
+    other: str
+
+
+def exchanges(output: str, context: str) -> list[list[Value]]:
+    """Return the ways to exchange two values of one kind: both in the output, or one for one of the context.
+
+    Two members of a list are not exchanged, for that changes nothing.
+    """
+    inside, found = values(output), []
+    for at, (start, end, kind) in enumerate(inside):
+        own = output[start:end]
+        for begin, stop, other in inside[at + 1 :]:
+            new = output[begin:stop]
+            if other == kind and differ(new, own) and not LISTED.fullmatch(output[end:begin]):
+                found.append([Value(start, end, kind, new), Value(begin, stop, kind, own)])
+        for begin, stop, other in values(context):
+            new = context[begin:stop]
+            if other == kind and differ(new, own) and not re.search(rf"\b{re.escape(new)}\b", output):
+                found.append([Value(start, end, kind, new)])
+    return found
+
+
+def differ(one: str, other: str) -> bool:
+    """Return whether two values have no word in common, so that one is not a short form of the other."""
+    return not set(one.split()) & set(other.split())
+
+
+def values(text: str) -> list[tuple[int, int, str]]:
+    """Return start, end and kind of the values in a text; the kind of a number is its unit,
+    that of a name the number of its words."""
+    found = []
+    for match in VALUE.finditer(text):
+        kind, unit = str(match.lastgroup), match["unit"] or ""
+        end = match.end() - len(unit)
+        if match["number"]:
+            kind = (
+                f"{text[match.start()] if not match[0][0].isdigit() else ''}number {unit.strip().rstrip('s')}"
+            )
+        if match["name"]:
+            kind = f"name {len(match[0].split())}"
+        found.append((match.start(), end, kind.strip()))
+    return found
+
+
+def exchanged(output: str, edits: list[Value]) -> tuple[str, list[list[int]]]:
+    """Return the output with the edits, and where they are in it."""
+    text, spans, at = "", [], 0
+    for each in edits:
+        text += output[at : each.start]
+        spans.append([len(text), len(text) + len(each.other)])
+        text, at = text + each.other, each.end
+    return text + output[at:], spans
 
 
 def silent(parts: list[str], said: str) -> list[str]:
@@ -208,7 +302,7 @@ def main() -> None:
 
 def write(path: Path, folder: Path) -> None:
     """Write the files of rows for a file of twins."""
-    for end, made in (("", rows), ("-together", together), ("-elsewhere", elsewhere)):
+    for end, made in (("", rows), ("-together", together), ("-elsewhere", elsewhere), ("-copied", copied)):
         name, every = f"{path.stem}{end}", list(made(path))
         text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in every)
         (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))

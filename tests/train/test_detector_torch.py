@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
+from onnxruntime import SessionOptions
 from safetensors.torch import save_file
 from sklearn.metrics import roc_auc_score
 from tokenizers import Tokenizer
@@ -25,7 +25,7 @@ from benchmarks.detector import make_small
 from benchmarks.detector.make_small import Taught
 from magistrate.detectors import encoders
 from magistrate.detectors import weights as weights_module
-from magistrate.detectors.detector import _readings, detector
+from magistrate.detectors.detector import _readings, detector, session_of
 from magistrate.detectors.encoders import Encoder
 from magistrate.detectors.folder import (
     BOTH,
@@ -40,6 +40,7 @@ from magistrate.detectors.folder import (
 )
 from magistrate.detectors.large import write_merged
 from magistrate.detectors.weights import (
+    SMOOTH,
     float_weights,
     packed,
     read_weights,
@@ -68,7 +69,14 @@ from magistrate.training.detector.examples import (
 )
 from magistrate.training.detector.graph import write_graph
 from magistrate.training.detector.loop import Schedule, Training
-from magistrate.training.detector.network import Network, batch_of, from_base, loss_of, output_scores
+from magistrate.training.detector.network import (
+    Network,
+    batch_of,
+    from_base,
+    loss_of,
+    output_scores,
+    smoothing,
+)
 from magistrate.training.detector.recipe import Recipe, Source, pool
 from magistrate.training.detector.training import (
     recipe_of,
@@ -471,6 +479,9 @@ def test_the_graph_of_layers_that_lost_heads_and_neurons_computes_them_with_four
         name: (draw.normal(0, 0.1, shape) + name.endswith("LayerNorm.weight")).astype(np.float32)
         for name, shape in parts.items()
     }
+    large = "encoder.encoder.layer.0.attention.output.LayerNorm"
+    for each in ("weight", "bias"):
+        weights[f"{large}.{each}"][5] *= 40  # a column that would need most of the eight bits
     write_weights(weights, tmp_path / WEIGHTS, bits=4)
     write_graph(tmp_path / WEIGHTS, 4, tmp_path / GRAPH)
     stored = read_weights(tmp_path / WEIGHTS)
@@ -479,17 +490,29 @@ def test_the_graph_of_layers_that_lost_heads_and_neurons_computes_them_with_four
     encoder = {
         name.removeprefix("encoder."): each for name, each in floats.items() if name.startswith("encoder.")
     }
-    network = Network(NetworkEncoder(encoder, 4), by_updates=False)
+    network = Network(NetworkEncoder(encoder, 4, bits=4), by_updates=False)
     network.load_state_dict(floats)
     ids = draw.integers(0, 40, (3, 200))
     types = (np.arange(200) > 90) * np.ones_like(ids)
     mask = (np.arange(200) < [[200], [150], [5]]).astype(np.int64)
-    session = onnxruntime.InferenceSession(tmp_path / GRAPH, providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"ids": ids, "types": types, "mask": mask})
     with torch.no_grad():
         wanted = network.eval()(*map(torch.from_numpy, (ids, types, mask))).numpy()
-    off = np.abs(found - wanted)[mask.astype(bool)]
-    assert off.mean() < 0.02 * wanted.std(), "eight bits for what is multiplied, in blocks"
+
+    def off(weights: dict[str, np.ndarray]) -> float:
+        write_weights(weights, tmp_path / WEIGHTS, bits=4)
+        write_graph(tmp_path / WEIGHTS, 4, tmp_path / GRAPH)
+        assert weights.keys() - floats.keys() <= read_weights(tmp_path / WEIGHTS).keys()
+        session = session_of(tmp_path, SessionOptions())
+        (found,) = session.run(None, {"ids": ids, "types": types, "mask": mask})
+        return float(np.abs(found - wanted)[mask.astype(bool)].mean() / wanted.std())
+
+    some = [Example(row.astype(np.uint16), 91, (91, 200), (0,), np.zeros(109, np.int8), False) for row in ids]
+    vectors = smoothing(network, some)
+    inputs = ("attention.self", "intermediate.dense", "output.dense")
+    assert vectors.keys() == {
+        f"encoder.encoder.layer.{at}.{name}{SMOOTH}" for at in (0, 1) for name in inputs
+    }
+    assert off({**weights, **vectors}) < 0.02 < 1.5 * off({**weights, **vectors}) < off(weights)
 
 
 def test_a_recipe_of_pairs_makes_a_detector_that_reads_pairs(start: Path, tmp_path: Path) -> None:
@@ -700,10 +723,10 @@ def test_a_pruned_detector_keeps_what_matters_and_answers_like_its_teacher(
     monkeypatch.setattr(make_small, "show", lambda _, loss: losses.append(loss))
     schedule = replace(SCHEDULE, tokens=60_000, rate=3e-3)
     work = tmp_path / "work"
-    assert make_small.trained(student, teacher, Same(every), "rows", schedule, work, 0.0) is None, "it stops"
-    found = make_small.trained(student, teacher, Same(every), "rows", schedule, work)
-    assert found is not None
-    first, taught_by = found
+    teacher_base = base(str(tmp_path / "teacher"), tmp_path / "s")
+    begun = make_small.Begun(student, teacher_base, tmp_path / "teacher", "rows", {})
+    assert make_small.trained(begun, Same(every), schedule, work, 0.0) == (), "it stops"
+    first, taught_by = make_small.trained(begun, Same(every), schedule, work)
     assert asked == [1.0, 1.0, 0.0], "at last the hidden states are left free"
     assert first.tokens >= 42_000 and taught_by.tokens >= 18_000
     assert np.mean(losses[first.step - 5 : first.step]) < 0.6 * losses[0]
@@ -711,7 +734,6 @@ def test_a_pruned_detector_keeps_what_matters_and_answers_like_its_teacher(
     with torch.no_grad():
         scores = output_scores(taught(batch.ids, batch.types, batch.mask), batch)
     assert np.corrcoef(scores, wanted)[0, 1] > 0.9
-    teacher_base = base(str(tmp_path / "teacher"), tmp_path / "s")
     told = {"name": "tiny", "window": 128, "trained_on": (), "recipe": recipe_of(teacher_base, taught_by, {})}
     _, logits = write(taught, teacher_base, tmp_path / "small", told, rows())
     assert roc_auc_score([each.label == HALLUCINATED for each in rows()], logits) > 0.9
@@ -730,6 +752,14 @@ def test_a_pruned_detector_keeps_what_matters_and_answers_like_its_teacher(
         teachers = [from_base(folder).eval() for folder in (begun.teacher, tmp_path / "teacher")]
         his, her = (each(batch.ids, batch.types, batch.mask) for each in teachers)
     assert torch.equal(again, one) and torch.equal(his, her)
+    assert begun.recipe["teacher"]["name"] == "own", "its manifest will say who taught it"
+    alone = make_small.earlier(tmp_path / "small", None, tmp_path / "later")
+    schedule = replace(schedule, tokens=20_000)
+    (by_labels,) = make_small.trained(alone, Same(every), schedule, tmp_path / "labels")
+    assert by_labels.tokens >= 20_000 and asked == [1.0, 1.0, 0.0], "without a teacher"
+    with torch.no_grad():
+        scores = output_scores(by_labels.averaged()(batch.ids, batch.types, batch.mask), batch)
+    assert roc_auc_score(truth, scores) > 0.9
 
 
 def test_what_is_rounded_in_training_is_what_is_stored() -> None:

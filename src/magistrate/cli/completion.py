@@ -66,7 +66,7 @@ def _pullable(context: click.Context) -> Iterator[tuple[str, str]]:
     from magistrate.detectors.large import LARGE
 
     yield from _models(context)
-    yield LARGE, "makes the default judge better"
+    yield LARGE, "for --judge combined:size=large"
 
 
 def _nothing(context: click.Context) -> Iterator[tuple[str, str]]:

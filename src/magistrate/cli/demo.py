@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -35,16 +34,16 @@ LONGEST = 132  # characters of a sample that are shown
 @click.option(
     "--pull",
     is_flag=True,
-    help="Pull the large detector (438 MB) and the small embedded model (98 MB) first, and ask both.",
+    help="Pull the small embedded model (98 MB) first, and ask it too.",
 )
 @store_option
 @json_option
 def command(pull: bool, store: str | None, as_json: bool) -> int:
     """Judge the built-in set of 72 samples, and show figures, a catch, a miss and a false alarm.
 
-    Without --pull nothing is downloaded: the large detector and the embedded model are asked if they are
-    here. Beside the default judge is `novelty`, which compares the wording only. If nothing has changed
-    since the last time, that run is shown again.
+    Without --pull nothing is downloaded: the embedded model is asked if it is here. Beside the default judge
+    is `novelty`, which compares the wording only. If nothing has changed since the last time, that run is
+    shown again.
     """
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.report.formatting import plain
@@ -130,14 +129,12 @@ def _meets(verdict: Verdict, sample: Sample) -> bool:
 
 
 def _pull() -> None:
-    """Download the models that are not here yet."""
+    """Download the embedded model, if it is not here yet."""
     from magistrate.cli.models import Stages
-    from magistrate.detectors import large
     from magistrate.engines import models
 
-    for pull in (large.pull, partial(models.pull, models.default())):
-        with Stages(console(error=True)) as stages:
-            pull(stages.report)
+    with Stages(console(error=True)) as stages:
+        models.pull(models.default(), stages.report)
 
 
 def _model_is_here() -> bool:
@@ -204,7 +201,6 @@ def _print_next(chosen: Sequence[tuple[str, Sample, Verdict]], store: str | None
 
     from rich.text import Text
 
-    from magistrate.detectors.large import LARGE, is_pulled
     from magistrate.report.formatting import plain
 
     place = "" if store is None else f" --store {shlex.quote(store)}"
@@ -212,10 +208,7 @@ def _print_next(chosen: Sequence[tuple[str, Sample, Verdict]], store: str | None
     if chosen:
         sample = chosen[0][1].id
         commands.insert(0, (f"magistrate show last --sample {sample}{place}", "why this verdict"))
-    if not is_pulled():
-        commands.append((f"magistrate models pull {LARGE}", "a better default judge (438 MB)"))
-    else:
-        commands.append((f"magistrate export last --to report.html{place}", "all of it as a page"))
+    commands.append((f"magistrate export last --to report.html{place}", "all of it as a page"))
     terminal.print()
     for words, purpose in commands:
         terminal.print(

@@ -77,15 +77,11 @@ def _packages() -> Iterator[Finding]:
 
 
 def _default_judge() -> Finding:
-    """Return what `auto` stands for on this machine, and how to get a better one."""
-    from magistrate.detectors.large import BETTER, is_pulled
+    """Return what `auto` stands for."""
     from magistrate.judges.auto import best
     from magistrate.judges.registry import spelled
 
-    what = f"auto is {spelled(best())}"
-    if is_pulled():
-        return Finding("default judge", "ok", what)
-    return Finding("default judge", "note", f"{what}; {BETTER}")
+    return Finding("default judge", "ok", f"auto is {spelled(best())}")
 
 
 def _engines() -> Iterator[Finding]:

@@ -16,7 +16,6 @@ from magistrate.cli.options import (
     judges_assuming,
     model_options,
     run_option,
-    tell_of_large,
     tell_unasked,
 )
 from magistrate.cli.output import console, print_json
@@ -92,7 +91,6 @@ def command(
     )
     asked = registry.judges(judges_assuming(registry.calibrated(judges, calibrations), base_rate))
     tell_unasked(asked, context_of)
-    tell_of_large(asked)
     engine = registry.engine_for(asked, model, settings)
     with waiting(engine, console(error=True)):
         outcomes = [

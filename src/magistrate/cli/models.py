@@ -71,7 +71,7 @@ def list_models(as_json: bool) -> None:
     )
     if not is_pipe(terminal := console()):
         got = "here" if large.is_pulled() else f"magistrate models pull {large.LARGE}"
-        terminal.print(f"No language model, but what makes `auto` better (438 MB): {got}", style="dim")
+        terminal.print(f"No language model, but for `combined:size=large` (438 MB): {got}", style="dim")
 
 
 @command.command(
@@ -82,7 +82,7 @@ def list_models(as_json: bool) -> None:
 def pull(name: str | None, as_json: bool) -> None:
     """Download, verify and convert the model NAME (default: the built-in one). This happens only once.
 
-    `detector-large` is not a language model: `--judge detector:size=large` uses it. NAME:f16 is the same
+    `detector-large` is not a language model: `--judge combined:size=large` uses it. NAME:f16 is the same
     model with 16-bit instead of 8-bit weights: closer to the original, larger, slower.
     """
     from magistrate.detectors import large

@@ -197,17 +197,6 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
         click.echo(f"note: {plain(told)}", err=True)
 
 
-def tell_of_large(judges: Sequence[Judge]) -> None:
-    """Tell a person at a terminal of the large detector, if `auto` has the small one so far."""
-    from magistrate.cli.run import somebody_is_there
-    from magistrate.detectors.large import BETTER, is_pulled
-    from magistrate.judges.auto import Auto
-
-    found = any(isinstance(judge, Auto) for judge in judges)
-    if found and somebody_is_there() and not is_pulled():
-        click.echo(f"note: auto has a small detector; {BETTER}", err=True)
-
-
 def price_option(function: Decorated) -> Decorated:
     """Add `--price`."""
     return run_option(PRICE)(function)

@@ -24,7 +24,6 @@ from magistrate.cli.options import (
     run_option,
     spec_assuming,
     store_option,
-    tell_of_large,
     tell_unasked,
 )
 from magistrate.cli.output import console, print_json
@@ -180,7 +179,6 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
     _check_shard(context, spec)
     judges = made or judges_of(spec)
     tell_unasked(judges, context)
-    tell_of_large(judges)
     for gate in spec.gates:
         Gate.parse(gate, [judge.info.name for judge in judges])
     with RunSession(context.params["store"]) as session:

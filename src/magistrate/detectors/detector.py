@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from magistrate import _fork
 from magistrate._deadline import checked, held
-from magistrate.detectors.folder import GRAPH, TOKENIZER, Manifest, check_files, read_manifest
+from magistrate.detectors.folder import GRAPH, TOKENIZER, WEIGHTS, Manifest, check_files, read_manifest
+from magistrate.detectors.weights import products, read_weights
 from magistrate.detectors.windows import Passage, Reader, Sentence, Window
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.errors import InputError, ModelError
@@ -24,7 +25,7 @@ from magistrate.types import Sample
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnxruntime import InferenceSession
+    from onnxruntime import InferenceSession, SessionOptions
 
 TOGETHER = 8  # windows per pass, at most
 PADDED = 1.15  # a pass has at most as many tokens with padding as it has without, times this
@@ -176,11 +177,21 @@ class Detector:
         settings.log_severity_level = FATAL
         settings.intra_op_num_threads = available_cores()
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        try:
-            return onnxruntime.InferenceSession(self.folder / GRAPH, settings, ["CPUExecutionProvider"])
-        except Exception as error:  # the package raises nothing more specific
-            said = " ".join(str(error).split())[:300]
-            raise ModelError(f"the network in {self.folder} cannot be loaded: {said}") from error
+        return session_of(self.folder, settings)
+
+
+def session_of(folder: Path, settings: SessionOptions) -> InferenceSession:
+    """Load the network in a folder, with what is computed of its weights. Raises `ModelError` if it fails."""
+    from onnxruntime import InferenceSession, OrtValue
+
+    computed = products(read_weights(folder / WEIGHTS))
+    try:
+        values = [OrtValue.ortvalue_from_numpy(each) for each in computed.values()]
+        settings.add_external_initializers(list(computed), values)
+        return InferenceSession(folder / GRAPH, settings, ["CPUExecutionProvider"])
+    except Exception as error:  # the package raises nothing more specific
+        said = " ".join(str(error).split())[:300]
+        raise ModelError(f"the network in {folder} cannot be loaded: {said}") from error
 
 
 def _passes(lengths: Sequence[int]) -> list[list[int]]:

@@ -31,7 +31,6 @@ from magistrate.engines.models.disk import Report
 from magistrate.errors import ModelError
 
 LARGE = "detector-large"  # its name among the models, and as a base for training
-BETTER = f"for a better one: magistrate models pull {LARGE} (438 MB)"  # said of `auto`
 SMALL_FILES = (GRAPH, UPDATE, CARD, MANIFEST)  # the files that come with the package
 LEARNT = Path(__file__).with_name("shipped_large")
 

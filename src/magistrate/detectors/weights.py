@@ -16,6 +16,10 @@ from magistrate.errors import ModelError
 
 Weights = Mapping[str, np.ndarray]
 SCALE = ".scale"  # suffix of the scales of a matrix of integers: one a row of 8 bits, one a block of 4 bits
+SMOOTH = ".smooth"  # suffix of what an input is multiplied by before it is rounded to 8 bits
+LEVELS = (
+    64  # of a weight in a product of integers: processors that add two products in 16 bits do not overflow
+)
 LEAST_ROWS = 8  # rows of a matrix stored as integers, at least; heads have fewer
 BLOCK = 64  # columns that share a scale, of 4-bit integers
 LEAST_SCALE = 1e-6  # close to the smallest float16
@@ -90,11 +94,60 @@ def unpacked(numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return values.reshape(len(numbers), -1)
 
 
-def float_weights(weights: Weights) -> dict[str, np.ndarray]:
-    """Return the weights as float32, with scales multiplied in."""
+def products(weights: Weights) -> dict[str, np.ndarray]:
+    """Return the matrices of 4 bits that inputs are multiplied by, as their products are computed.
+
+    For each the int8 matrix `[columns, rows]` and the float32 scale of each row, by the names that
+    `product_of` returns. The columns of an input are multiplied before they are rounded (`SMOOTH`), so those
+    of the matrix are divided.
+    """
     found = {}
     for name, value in weights.items():
-        if name.endswith(SCALE):
+        if value.dtype != np.uint8 or not is_product(name):
+            continue
+        matrix = unpacked(value, weights[name + SCALE])
+        if (smooth := weights.get(smooth_of(name))) is not None:
+            matrix /= smooth.astype(np.float32)
+        scale = np.maximum(np.abs(matrix).max(axis=1), LEAST_SCALE) / np.float32(LEVELS)
+        matrix /= scale[:, None]
+        integers, scales = product_of(name)
+        found[integers] = np.ascontiguousarray(np.rint(matrix, out=matrix).astype(np.int8).T)
+        found[scales] = scale
+    return found
+
+
+def is_product(name: str) -> bool:
+    """Return whether a matrix is one of the layers, not a table."""
+    return ".layer." in name
+
+
+def product_of(name: str) -> tuple[str, str]:
+    """Return the names of a weight's integers and of their scales, as its product is computed."""
+    return f"{name}.integers", f"{name}.integers{SCALE}"
+
+
+def smooth_of(name: str) -> str:
+    """Return the name of what the input of a weight is multiplied by; query, key and value have the same."""
+    own = name.removesuffix(".weight")
+    for part in (".query", ".key", ".value"):
+        own = own.removesuffix(part)
+    return own + SMOOTH
+
+
+def smoothed(most: np.ndarray) -> np.ndarray:
+    """Return what an input is multiplied by, from the greatest absolute value of each of its columns.
+
+    The root of it, as in SmoothQuant (Xiao et al. 2023, arXiv:2211.10438), with a geometric mean of 1.
+    """
+    root = np.sqrt(np.maximum(most, LEAST_SCALE))
+    return np.asarray(np.exp(np.log(root).mean()) / root, np.float16)
+
+
+def float_weights(weights: Weights) -> dict[str, np.ndarray]:
+    """Return the weights as float32, with scales multiplied in, without what inputs are multiplied by."""
+    found = {}
+    for name, value in weights.items():
+        if name.endswith((SCALE, SMOOTH)):
             continue
         if (scale := weights.get(name + SCALE)) is None:
             found[name] = value.astype(np.float32)

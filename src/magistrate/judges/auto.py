@@ -1,4 +1,4 @@
-"""The default judge `auto`: the best judge on this machine that needs no language model."""
+"""The default judge `auto`: the best judge that needs no language model and no download."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choos
 
 
 def best() -> Judge:
-    """Return the best judge of code on this machine: `combined`, with the large detector if it was pulled."""
-    from magistrate.detectors.large import is_pulled
+    """Return the judge that `auto` stands for, the same one on every machine."""
     from magistrate.judges.combined import Combined
 
-    return Combined("large" if is_pulled() else "small")
+    return Combined()
 
 
 @cache
@@ -41,8 +40,7 @@ def _explainer() -> Classify:
 class Auto:
     """Decides with the judge `of`, which runs on code alone: no language model is loaded or called.
 
-    By default `of` is the best such judge on this machine: `combined`, with the large detector if that was
-    pulled (`magistrate models pull detector-large`), and with the small one of the package otherwise.
+    By default `of` is `combined`, with the small detector of the package.
 
     With `explain` the run's engine adds a one-sentence reason: `flagged` for hallucinated outputs only,
     `always` for every verdict. The explanation starts with the label that `of` decided and cannot change

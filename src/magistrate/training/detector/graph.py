@@ -10,14 +10,24 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from magistrate.detectors.weights import BLOCK, EPSILON, MPNET_EPSILON, POSITIONS, RELATIVE, SCALE, TYPES
+from magistrate.detectors.weights import (
+    BLOCK,
+    EPSILON,
+    MPNET_EPSILON,
+    POSITIONS,
+    RELATIVE,
+    SCALE,
+    TYPES,
+    product_of,
+    smooth_of,
+)
 from magistrate.errors import ModelError
 
 STANDARD, MICROSOFT = helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)
 VERSION = 10  # file format version, the first with these operators
 NUMBERS = {"I8": TensorProto.INT8, "U8": TensorProto.UINT8, "F16": TensorProto.FLOAT16}  # as in safetensors
 WORDS = "encoder.embeddings.word_embeddings.weight"
-BY_INTEGERS = 4  # what is multiplied by a matrix of 4 bits is rounded to 8 bits, block by block
+COMPUTED = "computed"  # instead of a file: tensors that whoever loads the graph must provide, see `products`
 FURTHEST = 128  # tokens: greater distances share the last bucket of MPNet's relative positions
 HALF, EIGHT = np.float32(0.5), np.float32(8)
 HIDDEN = -1e9  # added to the attention scores of padding
@@ -25,6 +35,8 @@ HIDDEN = -1e9  # added to the attention scores of padding
 
 def write_graph(weights: Path, heads: int, path: Path) -> None:
     """Write the network as a graph that refers to the weights in a safetensors file of the same folder.
+
+    Weights of 4 bits that inputs are multiplied by are not read from it: `products` computes them.
 
     The graph takes int64 `ids`, `types`, `mask` `[batch, length]` and returns float32 `logits`
     `[batch, length, 4]`. `heads` is the number of attention heads of a layer that has lost none. Raises
@@ -47,6 +59,7 @@ class _Builder:
         self._is_mpnet = any(RELATIVE in name for name in self._weights)
         self._epsilon = MPNET_EPSILON if self._is_mpnet else EPSILON
         self._buckets = self._near = ""
+        self._smoothed: dict[str, str] = {}
 
     def model(self) -> onnx.ModelProto:
         hidden = self._embedded()
@@ -127,21 +140,13 @@ class _Builder:
     def _linear(self, name: str, given: str) -> str:
         """Add a matrix product; with integers, if the weight has 4 bits, or 8 bits in a BERT.
 
-        In a BERT what is multiplied is rounded to eight bits, and the weight to seven: processors without
-        instructions for this add two products in 16 bits, which must not overflow. The values in an MPNet
-        differ too much in size for eight bits, unless each block of them has its own scale.
+        What is multiplied is rounded to eight bits, and the weight to seven: processors without instructions
+        for this add two products in 16 bits, which must not overflow. The values in an MPNet differ too much
+        in size for eight bits, unless those of large columns are made smaller first.
         """
         weight = f"{name}.weight"
         if self._is_packed(weight):
-            rows, blocks, _ = self._weights[weight].dims
-            scale = self._op("Cast", self._weight(weight + SCALE), to=TensorProto.FLOAT)
-            product = self._op(
-                "MatMulNBits", given, self._weight(weight),
-                self._op("Reshape", scale, self._constant(np.array([-1]))),
-                domain=MICROSOFT.domain, K=blocks * BLOCK, N=rows, bits=4, block_size=BLOCK,
-                accuracy_level=BY_INTEGERS,
-            )  # fmt: skip
-            return self._op("Add", product, self._floats(f"{name}.bias"))
+            return self._product(name, given)
         if weight + SCALE not in self._weights or self._is_mpnet:
             return self._exact(name, given)
         half = self._op(
@@ -162,6 +167,23 @@ class _Builder:
             self._floats(f"{name}.bias"),
             domain=MICROSOFT.domain,
         )
+
+    def _product(self, name: str, given: str) -> str:
+        """Add a product with a matrix of 4 bits. Its integers are computed when the graph is loaded."""
+        weight = f"{name}.weight"
+        rows, blocks, _ = self._weights[weight].dims
+        if (smooth := smooth_of(weight)) in self._weights:
+            key = f"{smooth} {given}"
+            if key not in self._smoothed:
+                self._smoothed[key] = self._op("Mul", given, self._floats(smooth))
+            given = self._smoothed[key]
+        integers, scales = product_of(weight)
+        self._tensors[integers] = _computed(integers, TensorProto.INT8, [blocks * BLOCK, rows])
+        self._tensors[scales] = _computed(scales, TensorProto.FLOAT, [rows])
+        return self._op(
+            "DynamicQuantizeMatMul", given, integers, scales, "", self._floats(f"{name}.bias"),
+            domain=MICROSOFT.domain,
+        )  # fmt: skip
 
     def _exact(self, name: str, given: str) -> str:
         """Add a matrix product with float32."""
@@ -229,6 +251,14 @@ def bucket(place: int, buckets: int) -> int:
         return before + far
     steps = math.log(far / exact) / math.log(FURTHEST / exact) * (half - exact)
     return before + min(exact + int(steps), half - 1)
+
+
+def _computed(name: str, kind: int, dims: list[int]) -> onnx.TensorProto:
+    """Return a tensor that is provided when the graph is loaded."""
+    tensor = TensorProto(name=name, data_type=kind, dims=dims)
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=COMPUTED)
+    return tensor
 
 
 def _places(path: Path) -> dict[str, onnx.TensorProto]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from magistrate.detectors.folder import json_of
-from magistrate.detectors.weights import EPSILON, MPNET_EPSILON, mpnet_weights, replaced
+from magistrate.detectors.weights import EPSILON, MPNET_EPSILON, mpnet_weights, replaced, smooth_of, smoothed
 from magistrate.detectors.windows import SIDES
 from magistrate.engines.models.updates import Update, read_updates
 from magistrate.errors import ModelError
-from magistrate.training.detector.encoder import Encoder
+from magistrate.training.detector.encoder import Encoder, Rounded
 from magistrate.training.detector.examples import KINDS, SUPPORTED, UNKNOWN, UNKNOWN_TOKEN, WRONG, Example
 from magistrate.training.low_rank import LowRank
 
@@ -185,6 +185,36 @@ def from_base(folder: Path, update: Path | None = None, seed: int = 0) -> Networ
     if update is not None:
         network.begin_with(update)
     return network
+
+
+@torch.no_grad()
+def smoothing(network: Network, examples: Iterable[Example]) -> dict[str, np.ndarray]:
+    """Return what inputs of matrices of 4 bits are multiplied by before they are rounded to 8 bits.
+
+    It follows from the greatest absolute values that the inputs have in some examples. Those of the products
+    after the attention need none.
+    """
+    most: dict[str, Tensor] = {}
+
+    def looks_at(name: str) -> Callable[[nn.Module, tuple[Tensor]], None]:
+        def look(_: nn.Module, given: tuple[Tensor]) -> None:
+            found = given[0].float().abs().flatten(0, -2).amax(0)
+            most[name] = torch.maximum(most.get(name, found), found)
+
+        return look
+
+    hooks = [
+        module.register_forward_pre_hook(looks_at(smooth_of(f"encoder.{name}.weight")))
+        for name, module in network.encoder.named_modules()
+        if isinstance(module, Rounded) and not name.endswith("attention.output.dense")
+    ]
+    network.eval()
+    for example in examples if hooks else ():
+        batch = batch_of([example])
+        network(batch.ids, batch.types, batch.mask)
+    for hook in hooks:
+        hook.remove()
+    return {name: smoothed(each.numpy()) for name, each in most.items()}
 
 
 TOKEN_SHARE = 0.3  # weight of the loss on tokens relative to that on sentences

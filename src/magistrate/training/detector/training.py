@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ from magistrate.training.detector.bases import Base
 from magistrate.training.detector.examples import Example, examples
 from magistrate.training.detector.graph import write_graph
 from magistrate.training.detector.loop import STATE, Schedule, Training
-from magistrate.training.detector.network import Network, from_base
+from magistrate.training.detector.network import Network, from_base, smoothing
 from magistrate.training.detector.recipe import Recipe, digest, pool
 from magistrate.training.split import held_out
 from magistrate.training.synthetic import Lexicon
@@ -50,6 +51,7 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 if TYPE_CHECKING:
     from magistrate.metrics.classification import Estimate
 
+LOOKED_AT = 200  # examples of which it is seen how large the values in the network are
 USE = "`magistrate run DATA --judge detector:FOLDER`"
 LIMITS = """\
 It was trained on English prose, tables and conversations; its verdicts on other languages and on program
@@ -294,7 +296,10 @@ def write(
             write_updates(updates, half / UPDATE, others)
             write_merged(base.folder, half / UPDATE, half / WEIGHTS)
         else:
-            write_weights(network.weights(), half / WEIGHTS, network.encoder.bits)
+            reader = Reader(_tokenizer(base), told["window"])
+            some = islice(examples(held, reader, BOTH), LOOKED_AT)
+            weights = {**network.weights(), **smoothing(network, some)}
+            write_weights(weights, half / WEIGHTS, network.encoder.bits)
         write_graph(half / WEIGHTS, heads, half / GRAPH)
         shutil.copyfile(base.folder / "tokenizer.json", half / TOKENIZER)
         files = {name: digest_of(half / name) for name in FILES}
