@@ -8,11 +8,14 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from magistrate.detectors.detector import PADDED, TOGETHER, _passes, _readings, supported_once
-from magistrate.detectors.folder import WEIGHTS
+from benchmarks.detector import speed
+from magistrate.detectors.detector import PADDED, TOGETHER, _passes, _readings, detector, supported_once
+from magistrate.detectors.folder import SHIPPED, WEIGHTS
+from magistrate.detectors.weights import products, read_weights
 from magistrate.detectors.windows import Reader, lines
 from magistrate.engines.none import NONE
 from magistrate.errors import ModelError, SpecError
@@ -330,3 +333,12 @@ def test_what_decides_is_in_the_digest_and_what_is_only_told_is_not(folder: Path
     assert Detector(folder).info.prompt == before
     change(folder, offset=0.5)
     assert Detector(folder).info.prompt != before
+
+
+def test_the_benchmark_of_speed_measures_what_it_says() -> None:
+    model = detector(SHIPPED)
+    sample = speed.sample_of(model)
+    size = sum(len(model.reader._encode(text).ids) for text in (*sample.sources, sample.output or ""))
+    assert speed.TOKENS - 10 <= size <= speed.TOKENS
+    computed = products(read_weights(SHIPPED / WEIGHTS))
+    assert speed.weights_of(SHIPPED) == sum(each.size for each in computed.values() if each.dtype == np.int8)

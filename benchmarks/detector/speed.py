@@ -29,7 +29,8 @@ from magistrate.detectors.detector import Detector, detector
 from magistrate.detectors.folder import SHIPPED, WEIGHTS
 from magistrate.detectors.weights import BLOCK, is_product, read_weights
 from magistrate.engines.embedded.cores import available_cores
-from magistrate.judges import novelty
+from magistrate.engines.none import NONE
+from magistrate.judges.novelty import Novelty
 from magistrate.types import Sample
 
 TOKENS = 500  # of context and output of a sample
@@ -48,11 +49,11 @@ def main() -> None:
     operations = 2 * weights_of(told.folder) / 1e9  # 10^9 per token
     ids = np.random.default_rng(0).integers(100, 10_000, (WINDOWS, LENGTH))
     given = {"ids": ids, "types": np.zeros_like(ids), "mask": np.ones_like(ids)}
-    words = novelty()
+    words = Novelty()
     rows: dict[str, Callable[[], object]] = {
         "a pass": lambda: model._networks.get().run(None, given),
         "detector": lambda: model.read(sample),
-        "novelty": lambda: asyncio.run(words.judge(sample)),
+        "novelty": lambda: asyncio.run(words.judge(sample, NONE)),
     }
     times: dict[str, list[float]] = {name: [] for name in rows}
     limit = 0.0
