@@ -17,9 +17,7 @@ from magistrate.errors import ModelError
 Weights = Mapping[str, np.ndarray]
 SCALE = ".scale"  # suffix of the scales of a matrix of integers: one a row of 8 bits, one a block of 4 bits
 SMOOTH = ".smooth"  # suffix of what an input is multiplied by before it is rounded to 8 bits
-LEVELS = (
-    64  # of a weight in a product of integers: processors that add two products in 16 bits do not overflow
-)
+LEVELS = 64  # of a weight in a product of integers, so that adding two products in 16 bits does not overflow
 LEAST_ROWS = 8  # rows of a matrix stored as integers, at least; heads have fewer
 BLOCK = 64  # columns that share a scale, of 4-bit integers
 LEAST_SCALE = 1e-6  # close to the smallest float16
