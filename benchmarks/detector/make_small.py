@@ -108,7 +108,7 @@ def main() -> None:
     data = sources(told.data, told.work / "data")
     large = detector(told.teacher) if told.teacher else None
     recipe = read_recipe(ON_LABELS if told.start and large is None else TAUGHT)
-    recipe = recipe.model_copy(update={"longest": recipe.window})  # its teacher had no long examples
+    recipe = recipe.model_copy(update={"longest": recipe.window})  # long examples too
     read = partial(pool, recipe, data, lexicon=Lexicon.read(told.wordnet))
     if told.start is not None:
         begun = earlier(told.start, large, told.work)
