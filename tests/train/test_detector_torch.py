@@ -760,6 +760,11 @@ def test_a_pruned_detector_keeps_what_matters_and_answers_like_its_teacher(
     with torch.no_grad():
         scores = output_scores(by_labels.averaged()(batch.ids, batch.types, batch.mask), batch)
     assert roc_auc_score(truth, scores) > 0.9
+    monkeypatch.setattr(make_small, "NEW", 0.0)
+    again = make_small.earlier(tmp_path / "small", None, tmp_path / "later")
+    before = {name: each.clone() for name, each in again.student.state_dict().items()}
+    (by_labels,) = make_small.trained(again, Same(every), schedule, tmp_path / "labels")
+    assert all(torch.equal(each, before[name]) for name, each in by_labels.mean.items()), "a mean with these"
 
 
 def test_what_is_rounded_in_training_is_what_is_stored() -> None:

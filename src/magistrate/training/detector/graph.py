@@ -173,10 +173,9 @@ class _Builder:
         weight = f"{name}.weight"
         rows, blocks, _ = self._weights[weight].dims
         if (smooth := smooth_of(weight)) in self._weights:
-            key = f"{smooth} {given}"
-            if key not in self._smoothed:
-                self._smoothed[key] = self._op("Mul", given, self._floats(smooth))
-            given = self._smoothed[key]
+            if smooth not in self._smoothed:  # query, key and value have the same input
+                self._smoothed[smooth] = self._op("Mul", given, self._floats(smooth))
+            given = self._smoothed[smooth]
         integers, scales = product_of(weight)
         self._tensors[integers] = _computed(integers, TensorProto.INT8, [blocks * BLOCK, rows])
         self._tensors[scales] = _computed(scales, TensorProto.FLOAT, [rows])
