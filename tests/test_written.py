@@ -60,7 +60,8 @@ def test_every_twin_is_whole_and_its_wrong_words_are_marked(path: Path) -> None:
     for told in documents(path):
         assert set(told) == {"domain", "context", "twins"} and told["context"].strip()
         for twin in told["twins"]:
-            assert set(twin) == {"kind", "question", "right", "wrong"}, twin
+            assert set(twin) - {"faults"} == {"kind", "question", "right", "wrong"}, twin
+            assert all(twin["wrong"].count(each) == 1 for each in twin.get("faults", ())), twin
             assert twin["right"].strip() and twin["wrong"].strip() and twin["right"] != twin["wrong"]
     for row in twins.rows(path):
         assert bool(row["spans"]) == (row["label"] == "hallucinated")
@@ -76,7 +77,7 @@ def test_what_is_tried_was_not_learnt_from() -> None:
     stages = "".join(path.read_text() for path in (BENCHMARKS / "detector" / "stages").glob("*.yaml"))
     named = set(re.findall(r"name: ([\w-]+)", stages))
     assert not named & {path.stem for path in TRIED}
-    assert {name for name in named if name.startswith(("written", "short", "answers"))} <= {
+    assert {name for name in named if name.startswith(("written", "short", "answers", "reports", "replies"))} <= {
         f"{path.stem}{form}" for path in LEARNT for form in ("", "-together", "-elsewhere", "-copied")
     }
 

@@ -2,8 +2,8 @@
 
 Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.fit_combined [--size large]
 
-Weights of sentences are fitted to the dev parts of the sets of `python -m benchmarks.quality` and to held
-statements and answers, and measured on the test parts, on the built-in set, on the everyday cases, on half of
+Weights of sentences are fitted to the dev parts of the sets of `python -m benchmarks.quality` and to what was
+written and held back (see `measure.py`), and measured on the test parts, on the built-in set, on the everyday cases, on half of
 these after one sentence of their context, and on additions (statements that the context supports in other
 words, and such that it is silent on), alone and after a supported one. Each family of sets has the same
 weight, and so has each label within a set. No weight is below 0. For each set the table has the AUROC of the
@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.detector.fit import FAMILIES, Part, contexts_of, fitted, known, truth_of
-from benchmarks.detector.measure import ADDITIONS, ANSWERS, EVERYDAY, HELD, sentences_of
-from benchmarks.detector.twins import elsewhere
+from benchmarks.detector.measure import ADDITIONS, EVERYDAY, sentences_of, written
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
@@ -84,9 +83,7 @@ def main() -> None:
 
 def parts(size: Size, most: int) -> tuple[list[Part], list[tuple[Part, np.ndarray]]]:
     """Return the sets to fit to, and those to measure on with novelty's log odds of their outputs."""
-    learnt = [part(size, "held", "held", twins(HELD))]
-    learnt.append(part(size, "elsewhere", "elsewhere", twins(HELD, elsewhere)))
-    learnt.append(part(size, "answers", "answers", twins(ANSWERS)))
+    learnt = [part(size, *each) for each in written()]
     tests = []
     for each in filter(here, SETS):
         split = draw(each, most)

@@ -5,9 +5,9 @@ Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.meas
 The sets are the test parts of `python -m benchmarks.quality`, the built-in set, additions (statements that
 the context supports in other words, and such that it is silent on), and the everyday cases, whose parts are
 the lines by kind. The detector was trained on none of them. The table marks a set whose family it was trained
-on. Probabilities are fitted to the dev parts of these sets, to the statements of `held.jsonl`, as twins and
-beside other texts, and to the answers of `held-answers.jsonl`, also not trained on, with the same weight for
-each family.
+on. Probabilities are fitted to the dev parts of these sets, and to what was written and held back: the statements
+of `held.jsonl`, as twins and beside other texts, the answers of `held-answers.jsonl` and the longer outputs of
+`held-reports.jsonl`. Each family has the same weight; what was written is one family.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from magistrate.types import Sample
 
 HERE = Path(__file__).parent
 EVERYDAY, ADDITIONS = HERE.parent / "everyday.jsonl", HERE.parent / "additions.jsonl"
-HELD, ANSWERS = HERE / "held.jsonl", HERE / "held-answers.jsonl"
+HELD, ANSWERS, REPORTS = (HERE / f"{name}.jsonl" for name in ("held", "held-answers", "held-reports"))
 WORK = Path("build/measured")  # what was computed is kept there, so that a second run takes seconds
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     scale, offset = calibrated(model, told.most // 2)
     print(f"calibrated: scale {scale:.3f}, offset {offset:+.3f}")
     manifest = manifest.model_copy(update={"scale": scale, "offset": offset})
-    for path in (HELD, ANSWERS):
+    for path in (HELD, ANSWERS, REPORTS):
         held = twins(path)
         figure(f"{path.stem} (calibrated on)", held, logits_of(model, held), manifest)
     figures = tuple(measured(model, manifest, told.most))
@@ -65,11 +65,17 @@ def main() -> None:
 
 def calibrated(model: Detector, most: int) -> tuple[float, float]:
     """Return scale and offset of the map to probabilities, fitted to families that were not trained on."""
-    sets = [("held", "held", twins(HELD)), ("elsewhere", "elsewhere", twins(HELD, elsewhere))]
-    sets.append(("answers", "answers", twins(ANSWERS)))
+    sets = written()
     sets += [(each.name, each.family, list(draw(each, 2 * most).dev[:most])) for each in filter(here, SETS)]
     offset, scale = fitted([part(model, *each) for each in sets])
     return float(scale), float(offset)
+
+
+def written() -> list[tuple[str, str, list[Sample]]]:
+    """Return name, family and samples of the sets that were written for this project and held back."""
+    held = {"held": twins(HELD), "elsewhere": twins(HELD, elsewhere)}
+    held |= {"answers": twins(ANSWERS), "reports": twins(REPORTS)}
+    return [(name, "written", samples) for name, samples in held.items()]
 
 
 def part(model: Detector, name: str, family: str, samples: Sequence[Sample]) -> Part:

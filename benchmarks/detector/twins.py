@@ -3,7 +3,8 @@
 Run: .venv/bin/python benchmarks/detector/twins.py FILE … --to FOLDER
 
 A FILE has one document per line: `{"domain", "context", "twins": [{"kind", "question", "right",
-"wrong"}]}`. For each it writes FOLDER/NAME.jsonl.gz, with every twin as two rows and the wrong words
+"wrong"}]}`. A twin whose sides differ in more than what is wrong has `faults` as well, the wrong parts of its
+wrong side. For each FILE it writes FOLDER/NAME.jsonl.gz, with every twin as two rows and the wrong words
 marked, and FOLDER/NAME-together.jsonl.gz, with outputs of several statements of which some are wrong. So
 training reads a document once for several statements, instead of once per statement. FOLDER/
 NAME-elsewhere.jsonl.gz has right statements about a document twice: beside it, and beside a text that is
@@ -56,7 +57,7 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
                     told["context"],
                     twin["question"],
                     twin[which],
-                    changed(twin["right"], twin["wrong"]) if which == "wrong" else [],
+                    faults(twin) if which == "wrong" else [],
                     twin["kind"],
                 )
 
@@ -75,8 +76,7 @@ def together(path: Path) -> Iterator[dict[str, Any]]:
                 for twin, side in zip(some, sides, strict=True):
                     output += " " * bool(output)
                     if side == "wrong":
-                        places = changed(twin["right"], twin["wrong"])
-                        spans += [[len(output) + start, len(output) + end] for start, end in places]
+                        spans += [[len(output) + start, len(output) + end] for start, end in faults(twin)]
                     output += twin[side]
                 wrong = [twin["kind"] for twin, side in zip(some, sides, strict=True) if side == "wrong"]
                 kind = wrong[0] if len(wrong) == 1 else "several"
@@ -272,6 +272,14 @@ def samples(path: Path, made: Callable[[Path], Iterator[dict[str, Any]]] = rows)
         )
         for row in made(path)
     ]
+
+
+def faults(twin: dict[str, Any]) -> list[list[int]]:
+    """Half-open character offsets of what is wrong in the wrong side of a twin."""
+    wrong = twin["wrong"]
+    if "faults" not in twin:
+        return changed(twin["right"], wrong)
+    return [[wrong.index(each), wrong.index(each) + len(each)] for each in twin["faults"]]
 
 
 def changed(right: str, wrong: str) -> list[list[int]]:
