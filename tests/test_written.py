@@ -77,9 +77,9 @@ def test_what_is_tried_was_not_learnt_from() -> None:
     stages = "".join(path.read_text() for path in (BENCHMARKS / "detector" / "stages").glob("*.yaml"))
     named = set(re.findall(r"name: ([\w-]+)", stages))
     assert not named & {path.stem for path in TRIED}
-    assert {name for name in named if name.startswith(("written", "short", "answers", "reports", "replies"))} <= {
-        f"{path.stem}{form}" for path in LEARNT for form in ("", "-together", "-elsewhere", "-copied")
-    }
+    assert {
+        name for name in named if name.startswith(("written", "short", "answers", "reports", "replies"))
+    } <= {f"{path.stem}{form}" for path in LEARNT for form in ("", "-together", "-elsewhere", "-copied")}
 
 
 def test_outputs_of_several_statements_say_what_their_twins_say(tmp_path: Path) -> None:

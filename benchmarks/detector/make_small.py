@@ -77,7 +77,7 @@ from magistrate.training.synthetic import Lexicon
 TAUGHT, ON_LABELS = (HERE / "stages" / f"{name}.yaml" for name in ("large-elsewhere", "small"))
 WORDS = "encoder.embeddings.word_embeddings.weight"
 LAYER = "encoder.encoder.layer"
-NAME = "small-6"
+NAME = "small-5"
 PIECES = 17_800  # of the vocabulary
 LATIN = 0x250  # letters and signs below are kept whether the data have them or not
 LAST = 0.3  # the share of the tokens that are read without the hidden states

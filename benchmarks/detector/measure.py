@@ -3,11 +3,11 @@
 Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.measure [--size large]
 
 The sets are the test parts of `python -m benchmarks.quality`, the built-in set, additions (statements that
-the context supports in other words, and such that it is silent on), and the everyday cases, whose parts are
-the lines by kind. The detector was trained on none of them. The table marks a set whose family it was trained
-on. Probabilities are fitted to the dev parts of these sets, and to what was written and held back: the statements
-of `held.jsonl`, as twins and beside other texts, the answers of `held-answers.jsonl` and the longer outputs of
-`held-reports.jsonl`. Each family has the same weight; what was written is one family.
+the context supports in other words, and such that it is silent on), reports (summaries and answers about
+longer texts), and the everyday cases, whose parts are the lines by kind. The detector was trained on none of
+them. The table marks a set whose family it was trained on. Probabilities are fitted to the dev parts of these
+sets, to the statements of `held.jsonl`, as twins and beside other texts, and to the answers of
+`held-answers.jsonl`, also not trained on, with the same weight for each family.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     scale, offset = calibrated(model, told.most // 2)
     print(f"calibrated: scale {scale:.3f}, offset {offset:+.3f}")
     manifest = manifest.model_copy(update={"scale": scale, "offset": offset})
-    for path in (HELD, ANSWERS, REPORTS):
+    for path in (HELD, ANSWERS):
         held = twins(path)
         figure(f"{path.stem} (calibrated on)", held, logits_of(model, held), manifest)
     figures = tuple(measured(model, manifest, told.most))
@@ -65,17 +65,11 @@ def main() -> None:
 
 def calibrated(model: Detector, most: int) -> tuple[float, float]:
     """Return scale and offset of the map to probabilities, fitted to families that were not trained on."""
-    sets = written()
+    sets = [("held", "held", twins(HELD)), ("elsewhere", "elsewhere", twins(HELD, elsewhere))]
+    sets.append(("answers", "answers", twins(ANSWERS)))
     sets += [(each.name, each.family, list(draw(each, 2 * most).dev[:most])) for each in filter(here, SETS)]
     offset, scale = fitted([part(model, *each) for each in sets])
     return float(scale), float(offset)
-
-
-def written() -> list[tuple[str, str, list[Sample]]]:
-    """Return name, family and samples of the sets that were written for this project and held back."""
-    held = {"held": twins(HELD), "elsewhere": twins(HELD, elsewhere)}
-    held |= {"answers": twins(ANSWERS), "reports": twins(REPORTS)}
-    return [(name, "written", samples) for name, samples in held.items()]
 
 
 def part(model: Detector, name: str, family: str, samples: Sequence[Sample]) -> Part:
@@ -96,8 +90,9 @@ def measured(model: Detector, manifest: Manifest, most: int) -> Iterator[Figure]
         )
     quickstart = list(load("quickstart"))
     yield figure("quickstart", quickstart, logits_of(model, quickstart), manifest)
-    additions = twins(ADDITIONS)
-    yield figure("additions", additions, logits_of(model, additions), manifest)
+    for name, path in (("additions", ADDITIONS), ("reports", REPORTS)):
+        samples = twins(path)
+        yield figure(name, samples, logits_of(model, samples), manifest)
     everyday = twins(EVERYDAY)
     logits = logits_of(model, everyday)
     yield figure("everyday", everyday, logits, manifest)
