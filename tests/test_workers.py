@@ -41,7 +41,10 @@ def judged(farm: Farm, place: Any, **options: Any) -> Run:
     return magistrate.evaluate(farm.data(N), **usual | options)
 
 
-def test_two_workers_give_the_outcomes_of_one_process_also_if_one_is_killed(farm: Farm, place: str) -> None:
+def test_two_workers_give_the_outcomes_of_one_process_also_if_one_is_killed(
+    farm: Farm, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACE", "0.02")  # else one worker may be done before the other one has begun
     alone = judged(farm, place)
     assert {process for process, _ in farm.judged()} == {os.getpid()}
     farm.ledger.write_text("")
