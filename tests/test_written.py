@@ -61,7 +61,10 @@ def test_every_twin_is_whole_and_its_wrong_words_are_marked(path: Path) -> None:
         assert set(told) == {"domain", "context", "twins"} and told["context"].strip()
         for twin in told["twins"]:
             assert set(twin) - {"faults"} == {"kind", "question", "right", "wrong"}, twin
-            assert all(twin["wrong"].count(each) == 1 for each in twin.get("faults", ())), twin
+            faults = twin.get("faults")
+            assert all(twin["wrong"].count(each) == 1 for each in faults or ()), twin
+            if faults:
+                assert [twin["wrong"][start:end] for start, end in twins.faults(twin)] == faults
             assert twin["right"].strip() and twin["wrong"].strip() and twin["right"] != twin["wrong"]
     for row in twins.rows(path):
         assert bool(row["spans"]) == (row["label"] == "hallucinated")
