@@ -1,6 +1,6 @@
 """Writes a recipe's sources as one file of labelled samples, for trainings that read such files.
 
-Run: .venv-train/bin/python benchmarks/detector/mixture.py DATA RECIPE --examples N --to FILE.jsonl.gz
+Run: .venv-train/bin/python -m benchmarks.detector.mixture DATA RECIPE --examples N --to FILE.jsonl.gz
 
 Whole contexts are drawn, with all statements about them, because statements about one context are read
 together. From each source it takes as many faithful as hallucinated outputs, each at most once.
@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from make import sources
-
+from benchmarks.detector.make_large import sources
 from magistrate.datasets.samples import to_row
 from magistrate.training.detector.recipe import Recipe, Source, read_recipe, samples
 from magistrate.training.synthetic import Lexicon

@@ -29,11 +29,11 @@ from magistrate.engines.models.updates import Update, read_updates, write_update
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.judges import registry
 from magistrate.training.judge.bases import base_of
-from magistrate.training.judge.examples import from_samples
+from magistrate.training.judge.examples import from_samples, parted
 from magistrate.training.judge.gguf import tensors, updates_of, write_gguf
-from magistrate.training.judge.loop import Settings
+from magistrate.training.judge.loop import Settings, Training
 from magistrate.training.judge.training import train_judge
-from magistrate.training.judge.trees import batches, laid, trees
+from magistrate.training.judge.trees import Laid, batches, begun, laid, trees
 from magistrate.types import Sample
 from terminal import Call
 
@@ -397,6 +397,12 @@ def test_time_that_is_up_is_told(home: Path, call: Call, base: Path, judge: Path
 # --- what begins alike is read once -----------------------------------------------------------------
 
 
+def each_of(one: Laid, logits: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The logits of each example of a batch."""
+    parts = logits.split([len(each.answer) for each in one.examples])
+    return {each.name: part for each, part in zip(one.examples, parts, strict=True)}
+
+
 def test_lessons_in_a_tree_are_answered_as_each_alone(base: Path, judge: Path) -> None:
     found = base_of(str(base), Path(base))
     chat = ChatTokenizer(found.tokenizer, found.card())
@@ -410,11 +416,7 @@ def test_lessons_in_a_tree_are_answered_as_each_alone(base: Path, judge: Path) -
         for some in batches(lessons, most):
             one = laid(some, "cpu", torch.float32)
             hidden = model.model(input_ids=one.ids, position_ids=one.places, attention_mask=one.mask)
-            logits = model.lm_head(hidden.last_hidden_state[one.rows, one.columns])
-            at = 0
-            for each in one.examples:
-                told[each.name] = logits[at : at + len(each.answer)]
-                at += len(each.answer)
+            told.update(each_of(one, model.lm_head(hidden.last_hidden_state[one.rows, one.columns])))
         return told
 
     with torch.no_grad():
@@ -424,6 +426,46 @@ def test_lessons_in_a_tree_are_answered_as_each_alone(base: Path, judge: Path) -
     assert alone.keys() == together.keys() == {each.id for each in samples}
     for name, wanted in alone.items():
         assert torch.allclose(wanted, together[name], atol=1e-4), name
+
+
+def test_instructions_are_read_once_and_no_answer_changes(base: Path, tmp_path: Path) -> None:
+    path = tmp_path / "told.yaml"
+    path.write_text(JUDGE.replace('prompt: "', 'prompt: "You compare bridges with what is said of them. '))
+    found = base_of(str(base), tmp_path)
+    chat = ChatTokenizer(found.tokenizer, found.card())
+    samples = [Sample(id=f"s{n}", context=(f"Bridge {n // 2}.",), output=("It is old.", "It is blue.")[n % 2],
+                      label=("faithful", "hallucinated")[n % 2]) for n in range(12)]  # fmt: skip
+    lessons, _ = from_samples(samples, registry.judge(str(path)), chat, 512)
+    shared = begun(lessons)
+    assert len(shared) > 10 and all(len(each) > len(shared) + 2 for each in lessons)
+    assert {each.prompt[: len(shared)] for each in lessons} == {shared}
+
+    def trained(**given: Any) -> Training:
+        told = Settings(**{**SMALL, "precise": True, **given})
+        examples = parted(lessons, {}, 0.25, 0)
+        folder = tmp_path / str(sorted(given))
+        folder.mkdir()
+        return Training(found.load(), examples, told, folder, "", clock=time.monotonic)
+
+    def logits(training: Training) -> dict[str, torch.Tensor]:
+        told = {}
+        with torch.no_grad():
+            for one, values in training._passes(lessons):
+                told.update(each_of(one, values))
+        return told
+
+    once, whole = trained(), trained(checkpointing=True)  # which keeps nothing, so reads all of each prompt
+    assert max(one.ids.shape[1] for one, _ in once._passes(lessons)) < len(lessons[0]) - 10
+    for _ in range(3):
+        once._step()
+    whole._put(once._taken())
+    for each in (once, whole):
+        each._merge()
+        each.model.eval()
+    told, wanted = logits(once), logits(whole)
+    assert told.keys() == {each.id for each in samples}
+    for name, each in told.items():
+        assert torch.allclose(each, wanted[name], atol=1e-4), name
 
 
 def test_an_update_of_a_gguf_is_the_merged_model(trained: Path, base: Path, tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """The training loop of a judge: low-rank updates of a model's matrices, with the loss on the answers alone.
 
+What all prompts begin with, a judge's instructions, is computed once per update, and no gradient goes through
+it: the tokens after it learn to read it as it is.
+
 All randomness depends on the seed and the number of updates made, so an interrupted training continues as if
 it had not been interrupted.
 """
@@ -9,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from typing import Any
 from magistrate.errors import ModelError, SpecError
 from magistrate.training.checkpoint import claimed, load_state, save_state
 from magistrate.training.judge.examples import Example, Examples
-from magistrate.training.judge.trees import Laid, batches, laid
+from magistrate.training.judge.trees import Laid, after, batches, begun, laid
 
 STATE = "state.pt"
 BETTER = 1e-4  # nats by which the held-out loss must fall to count as an improvement
@@ -37,7 +40,8 @@ class Settings:
     `batch` examples, with those of one context together, and computes at most `together` tokens at once.
     `test` is the share of contexts held out. Their loss is measured after each share `every` of an epoch, and
     training ends after `patience` measurements without improvement. An example may have `most` tokens.
-    `checkpointing` computes activations twice instead of keeping them, to save memory. On devices with 16-bit
+    `checkpointing` computes activations twice instead of keeping them, to save memory; the instructions are
+    then computed with each context, and learnt through. On devices with 16-bit
     units these are used unless `precise` is set; trained weights have 32 bits.
     """
 
@@ -58,10 +62,8 @@ class Settings:
 
     @property
     def pins(self) -> dict[str, Any]:
-        """The settings that must be the same to resume: all but those that only affect memory."""
-        return {
-            name: value for name, value in asdict(self).items() if name not in ("together", "checkpointing")
-        }
+        """The settings that must be the same to resume: all but the one that only affects memory."""
+        return {name: value for name, value in asdict(self).items() if name != "together"}
 
     def __post_init__(self) -> None:
         whole = (self.rank, self.alpha, self.batch, self.together, self.patience, self.most)
@@ -190,9 +192,7 @@ class Training:
         self._merge(0.0 if base else 1.0)
         self.model.eval()
         with torch.no_grad():
-            for some in batches(self._examples.test, self._settings.together):
-                found = laid(some, self._device, self._dtype)
-                logits = self._logits(found)
+            for found, logits in self._passes(self._examples.test):
                 total += float(self._loss(logits, found))
                 tokens += len(found.answers)
                 at = 0
@@ -238,7 +238,7 @@ class Training:
 
     def _step(self) -> float:
         """Make one update and return its loss."""
-        torch, settings = self._torch, self._settings
+        torch = self._torch
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate()
         chosen = self._chosen()
@@ -247,9 +247,8 @@ class Training:
         self.model.train()
         self._optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        for some in batches(chosen, settings.together):
-            found = laid(some, self._device, self._dtype)
-            loss = self._loss(self._logits(found), found) / tokens
+        for found, logits in self._passes(chosen):
+            loss = self._loss(logits, found) / tokens
             loss.backward()
             total += float(loss.detach())
         if not math.isfinite(total):
@@ -287,12 +286,36 @@ class Training:
         for layer in self.layers.values():
             layer.merge(share=share)
 
-    def _logits(self, found: Laid) -> Any:
-        """Return logits, float32 `[answer tokens, vocabulary]`."""
-        short = self._device == "cpu" and found.ids.shape[1] <= SHORT
+    def _passes(self, examples: Sequence[Example]) -> Iterator[tuple[Laid, Any]]:
+        """Yield batches with their logits, float32 `[answer tokens, vocabulary]`."""
+        shared = () if self._settings.checkpointing else begun(examples)
+        known = self._known(shared)
+        for some in batches(after(examples, len(shared)), self._settings.together):
+            found = laid(some, self._device, self._dtype, len(shared))
+            yield found, self._logits(found, known)
+
+    def _known(self, tokens: Sequence[int]) -> list[tuple[Any, Any]]:
+        """Return each layer's keys and values `[1, heads, tokens, size]` of what all prompts begin with."""
+        if not tokens:
+            return []
+        self.model.set_attn_implementation("sdpa")
+        with self._torch.no_grad():
+            ids = self._torch.tensor([tokens], device=self._device)
+            cache = self.model.model(input_ids=ids, use_cache=True).past_key_values
+        return [(layer.keys, layer.values) for layer in cache.layers]
+
+    def _logits(self, found: Laid, known: Sequence[tuple[Any, Any]]) -> Any:
+        from transformers import DynamicCache
+
+        rows, length = found.ids.shape
+        short = self._device == "cpu" and length <= SHORT
         self.model.set_attn_implementation("eager" if short else "sdpa")
+        told = {}
+        if known:
+            read = [tuple(each.expand(rows, -1, -1, -1) for each in pair) for pair in known]
+            told = {"past_key_values": DynamicCache(read), "use_cache": True}
         hidden = self.model.model(
-            input_ids=found.ids, position_ids=found.places, attention_mask=found.mask
+            input_ids=found.ids, position_ids=found.places, attention_mask=found.mask, **told
         ).last_hidden_state
         return self.model.lm_head(hidden[found.rows, found.columns]).float()
 

@@ -1,9 +1,12 @@
-"""Batches of examples that share the beginning of their prompt, which is computed once."""
+"""Batches of examples that share beginnings of their prompts, each of which is computed once.
+
+All prompts of a judge share its instructions, and those of a context also the context.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -30,9 +33,10 @@ class Tree:
 class Laid:
     """Trees as the rows of a batch.
 
-    `ids` and `places` (positions) are `[rows, length]`. `mask` is `[rows, 1, length, length]` and is added to
-    the attention scores: 0 for visible tokens, the lowest number of its type for others. `rows`, `columns`
-    and `answers` list the answers' tokens, example by example: where each is predicted, and its id.
+    `ids` and `places` (positions) are `[rows, length]`. `mask` is `[rows, 1, length, begun + length]`, where
+    `begun` tokens were computed before. It is added to the attention scores: 0 for visible tokens, the lowest
+    number of its type for others. `rows`, `columns` and `answers` list the answers' tokens, example by
+    example: where each is predicted, and its id.
     `examples` are in the same order.
     """
 
@@ -43,6 +47,18 @@ class Laid:
     columns: Tensor
     answers: Tensor
     examples: tuple[Example, ...]
+
+
+def begun(examples: Sequence[Example]) -> tuple[int, ...]:
+    """Return the tokens that all prompts begin with; at least two tokens of each prompt come after them."""
+    prompts = [each.prompt for each in examples]
+    shared = _alike(min(prompts), max(prompts))  # what the first and the last in order share, all share
+    return prompts[0][: min(shared, min(map(len, prompts)) - 2)]
+
+
+def after(examples: Iterable[Example], begun: int) -> list[Example]:
+    """Return the examples without the first `begun` tokens of their prompts."""
+    return [replace(each, prompt=each.prompt[begun:]) for each in examples]
 
 
 def trees(examples: Iterable[Example], most: int) -> Iterator[Tree]:
@@ -64,10 +80,13 @@ def _grown(tree: Tree, example: Example) -> Tree | None:
     last = tree.examples[-1]
     if last.group != example.group:
         return None
-    pairs = zip(last.prompt, example.prompt, strict=False)
-    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    stem = min(tree.stem, alike, len(example.prompt) - 1)
+    stem = min(tree.stem, _alike(last.prompt, example.prompt), len(example.prompt) - 1)
     return Tree(stem, (*tree.examples, example)) if stem else None
+
+
+def _alike(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two prompts begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def batches(examples: Sequence[Example], most: int) -> Iterator[list[Tree]]:
@@ -82,8 +101,11 @@ def batches(examples: Sequence[Example], most: int) -> Iterator[list[Tree]]:
         yield some
 
 
-def laid(some: Sequence[Tree], device: str, dtype: torch.dtype) -> Laid:
-    """Return a batch of trees. A token sees the stem of its tree and earlier tokens of its own branch."""
+def laid(some: Sequence[Tree], device: str, dtype: torch.dtype, begun: int = 0) -> Laid:
+    """Return a batch of trees, each after the same `begun` tokens.
+
+    A token sees these, the stem of its tree, and earlier tokens of its own branch.
+    """
     import torch
 
     length = max(map(len, some))
@@ -96,14 +118,14 @@ def laid(some: Sequence[Tree], device: str, dtype: torch.dtype) -> Laid:
     for row, tree in enumerate(some):
         stem = tree.stem
         ids[row, :stem] = torch.tensor(tree.examples[0].prompt[:stem])
-        places[row, :stem] = torch.arange(stem)
+        places[row, :stem] = torch.arange(begun, begun + stem)
         mask[row, 0, :stem, :stem] = before[:stem, :stem]
         at = stem
         for example in tree.examples:
             own = (*example.prompt[stem:], *example.answer)
             end = at + len(own)
             ids[row, at:end] = torch.tensor(own)
-            places[row, at:end] = torch.arange(stem, stem + len(own))
+            places[row, at:end] = torch.arange(begun + stem, begun + stem + len(own))
             mask[row, 0, at:end, :stem] = True
             mask[row, 0, at:end, at:end] = before[: len(own), : len(own)]
             first = at + len(example.prompt) - stem - 1
@@ -111,7 +133,8 @@ def laid(some: Sequence[Tree], device: str, dtype: torch.dtype) -> Laid:
             columns += range(first, first + len(example.answer))
             answers += example.answer
             at = end
-    added = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+    added = torch.zeros(len(some), 1, length, begun + length, dtype=dtype)
+    added[..., begun:].masked_fill_(~mask, torch.finfo(dtype).min)
     return Laid(
         ids.to(device),
         places.to(device),
