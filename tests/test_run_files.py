@@ -37,7 +37,7 @@ from magistrate.runs.options import (
     TAGS,
     WORKERS,
 )
-from magistrate.runs.prepare import Overrides
+from magistrate.runs.prepare import Overrides, prepare
 from magistrate.runs.resume import spec_of
 from magistrate.runs.spec import DataPart, EnginePart, LimitsPart, RunSpec, judges_of, read_spec
 from magistrate.store import Store
@@ -173,6 +173,17 @@ def test_one_engine_can_be_named_for_a_role(folder: Path, model_folder: Path) ->
     [judge] = judges_of(spec)
     assert judge.extractor.info.name == "local"  # type: ignore[attr-defined]
     assert judge.extractor.threads == 1  # type: ignore[attr-defined]
+
+
+def test_a_model_that_was_tuned_for_a_judge_is_used_if_none_is_named(folder: Path) -> None:
+    (folder / "tone.yaml").write_text(TONE + "model: tuned/tone.gguf\n")
+    for named, wanted in (
+        ("", "tuned/tone.gguf"),
+        ("engines: {default: {model: no/such.gguf}}\n", "no/such"),
+    ):
+        spec = told(folder, f"dataset: quickstart\njudges: [tone.yaml, rubric]\n{named}")
+        with pytest.raises(SpecError, match=wanted):
+            prepare(spec)
 
 
 @pytest.mark.parametrize(

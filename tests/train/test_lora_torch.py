@@ -297,10 +297,13 @@ def test_a_model_is_there_until_the_new_one_is_written(
     assert done.recipe is not None and told["settings"]["rate"] == 0.02 and not (mine / ".training").exists()
 
 
-def test_small_steps_with_less_memory_are_the_same_update(base: Path, judge: Path, tmp_path: Path) -> None:
-    given = {"epochs": 1.0, "precise": True}
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_small_steps_with_less_memory_are_the_same_update(
+    base: Path, judge: Path, tmp_path: Path, checkpointing: bool
+) -> None:
+    given = {"epochs": 1.0, "precise": True, "checkpointing": checkpointing}
     train(tmp_path / "a", base, judge, settings=given)
-    train(tmp_path / "b", base, judge, settings={**given, "together": 64, "checkpointing": True})
+    train(tmp_path / "b", base, judge, settings={**given, "together": 64})
     first, second = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert max(np.abs(first[name] - second[name]).max() for name in first) < 1e-3
 

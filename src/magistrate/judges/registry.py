@@ -384,22 +384,19 @@ def engine_for(
 
 
 def tuned_for(judges: Sequence[Judge]) -> str | None:
-    """Return the model tuned for all of these judges that use one; None for the default model.
+    """Return the model that was tuned for one of these judges; None for the default model.
 
-    Raises `SpecError` if they need different models.
+    Judges that no model was tuned for use it too. Raises `SpecError` if two judges need different ones.
     """
-    wanted = {each.info.name: each.info.models for each in judges if each.info.asks}
+    wanted = {each.info.name: each.info.models - {""} for each in judges if each.info.asks}
     models = frozenset[str]().union(*wanted.values())
     if len(models) > 1:
-        listed = "; ".join(
-            f"{name}: {' and '.join(model or 'the usual one' for model in sorted(of))}"
-            for name, of in wanted.items()
-        )
+        listed = "; ".join(f"{name}: {' and '.join(sorted(of))}" for name, of in wanted.items() if of)
         raise SpecError(
             f"these judges need different models ({listed}). Run them separately, or choose one model for "
             "all: --model NAME"
         )
-    return next(iter(models), "") or None
+    return next(iter(models), None)
 
 
 def warn_unasked(judges: Sequence[Judge], model: object) -> None:

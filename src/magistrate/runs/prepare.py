@@ -319,9 +319,10 @@ def prepare_judges(
         engine: Engine = NONE
     else:
         states = registry.read_states(judges)
-        engine = overrides.model or engine_of(
-            spec.engine, hidden_states=states, concurrency=limits.concurrency
-        )
+        part = spec.engine
+        if overrides.model is None and part.model is None:
+            part = part.model_copy(update={"model": registry.tuned_for(judges)})
+        engine = overrides.model or engine_of(part, hidden_states=states, concurrency=limits.concurrency)
     paid = FREE if engine is NONE else price_for(engine, price or spec.engine.price)
     plan = RunPlan(
         spec=spec,
