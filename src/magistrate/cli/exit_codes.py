@@ -80,7 +80,7 @@ def finish_run(
     try:
         # After a second Ctrl-C the run may still be writing, so its store is opened again.
         report = run.summary() if cut_short else counted(session.store, run.id).report
-        shares = shares_of(run.record)
+        shares = shares_of(run.record if cut_short else session.find(run))
         # The gates of a run in shares hold for all of it.
         checked = gates_of(report, spec) if shares is None or shares.whole else []
         write_gates(junit, report, checked, spec, error="interrupted" if cut_short else None)
