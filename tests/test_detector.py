@@ -19,6 +19,7 @@ from magistrate.detectors.weights import products, read_weights
 from magistrate.detectors.windows import Reader, lines
 from magistrate.engines.none import NONE
 from magistrate.errors import ModelError, SpecError
+from magistrate.features.written_forms import Rewritten
 from magistrate.judges import registry
 from magistrate.judges.detector import Detector
 from magistrate.types import Abstention, Outcome, Sample, Turn, Verdict
@@ -129,6 +130,33 @@ def test_tables_and_json_become_lines_that_can_be_read_alone() -> None:
         "open: True",
     ]
     assert [line for _, _, line in lines("{not json}")] == ["{not json}"]
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_rows_of_csv_become_lines_with_the_names_of_their_columns(mark: str) -> None:
+    table = mark.join("abc") + "\n" + mark.join(("x", '"y, z"', "1.5")) + "\n" + mark.join("uv2")
+    text = f"Sold, so far:\n{table}\nAll paid, and sent."
+    read = [(text[start:end], line) for start, end, line in lines(text)]
+    assert [line for _, line in read] == [
+        "Sold, so far:", mark.join("abc"), "a: x; b: y, z; c: 1.5", "a: u; b: v; c: 2", "All paid, and sent."
+    ]  # fmt: skip
+    assert read[3][0] == mark.join("uv2")
+    for prose in ("We sold tea, cake, and ham.\nThey ate, drank, and left.\nThen, at last, it rained.",
+                  "1,2,3\n4,5,6\n7,8,9", "a,b,c\n1,2\n3,4,5", "a,b,c\n1,2,3"):  # fmt: skip
+        assert " ".join(line for _, _, line in lines(prose)).split() == prose.split()
+
+
+def test_what_the_context_has_in_another_form_is_read_in_that_form_and_places_stay(tmp_path: Path) -> None:
+    context = "Paid on 2026-03-14 at 17:30, and not later."
+    write_tokenizer(tmp_path / "tokenizer.json", (*TEXTS, context))
+    told = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    asked = sample("Paid on March 14th at 5:30 pm.", context)
+    reader = Reader(told, 128)
+    for window in (*reader.pairs(asked), *reader.windows(asked)):
+        read = told.decode(list(window.ids[window.begin : window.end]), skip_special_tokens=False)
+        assert read.replace(" ", "") == "paidon2026[UNK]03[UNK]14at17[UNK]30."
+        said = [(asked.output or "")[start:end] for start, end in window.places]
+        assert list(dict.fromkeys(said)) == ["Paid", "on", "March 14th", "at", "5:30 pm", "."]
 
 
 def test_of_long_json_every_value_is_read_in_bounded_room() -> None:
@@ -338,7 +366,29 @@ def test_what_decides_is_in_the_digest_and_what_is_only_told_is_not(folder: Path
 def test_the_benchmark_of_speed_measures_what_it_says() -> None:
     model = detector(SHIPPED)
     sample = speed.sample_of(model)
-    size = sum(len(model.reader._encode(text).ids) for text in (*sample.sources, sample.output or ""))
+    texts = [Rewritten(text) for text in (*sample.sources, sample.output or "")]
+    size = sum(len(model.reader._encode(text).ids) for text in texts)
     assert speed.TOKENS - 10 <= size <= speed.TOKENS
     computed = products(read_weights(SHIPPED / WEIGHTS))
     assert speed.weights_of(SHIPPED) == sum(each.size for each in computed.values() if each.dtype == np.int8)
+
+
+SENT = "The parcel was sent on {}."
+
+
+@pytest.mark.parametrize(
+    ("context", "right", "wrong"),
+    [
+        (SENT.format("2026-03-14"), "It was sent on March 14, 2026.", "It was sent on March 17, 2026."),
+        (SENT.format("14.03.2026"), "It was sent on 14 March 2026.", "It was sent on 14 May 2026."),
+        (SENT.format("14/03/2026"), "It was sent on March 14th.", "It was sent on March 17th."),
+        (SENT.format("14 March 2026"), "It was sent on 2026-03-14.", "It was sent on 2026-05-14."),
+        ("The shop closes at 17:30.", "It closes at 5:30 pm.", "It closes at 7:30 pm."),
+        ("It costs €50 a month.", "The price is EUR 50 a month.", "The price is EUR 15 a month."),
+    ],
+)
+def test_the_shipped_one_knows_dates_times_and_money_in_other_forms(
+    context: str, right: str, wrong: str
+) -> None:
+    labels = [asyncio.run(Detector().judge(sample(said, context), NONE)).label for said in (right, wrong)]  # type: ignore[union-attr]
+    assert labels == ["faithful", "hallucinated"]

@@ -30,6 +30,7 @@ from magistrate.detectors.folder import SHIPPED, WEIGHTS
 from magistrate.detectors.weights import BLOCK, is_product, read_weights
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.none import NONE
+from magistrate.features.written_forms import Rewritten
 from magistrate.judges.novelty import Novelty
 from magistrate.types import Sample
 
@@ -86,7 +87,7 @@ def sample_of(model: Detector) -> Sample:
     output = every[0].output or ""
 
     def size(text: str) -> int:
-        return len(model.reader._encode(text).ids)
+        return len(model.reader._encode(Rewritten(text)).ids)
 
     context = ""
     for each in every:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import heapq
 import json
 import math
@@ -15,6 +16,7 @@ from magistrate._deadline import checked
 from magistrate._scratch import once
 from magistrate.errors import ModelError, SpecError
 from magistrate.features.splitting import sentences
+from magistrate.features.written_forms import Rewritten, rewritten, writings
 from magistrate.types import Sample
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ MARKS = (
 SIDES = 2  # token types: context, and input with output
 MOST_GROWTH = 8  # times a JSON text's own length that its lines may have; a longer one is read as prose
 LEAST_GROWTH = 10_000  # characters that the lines of a short one may have
+NAME = re.compile(r"(?=.*[^\W\d])[^.!?\n]{1,40}")  # of a column
 ROW = re.compile(r"[^|\n]*\|[^\n]*")
 
 
@@ -84,11 +87,15 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text an output is compared with: its input's tokens, and the pieces of its context."""
+    """The text an output is compared with: its input's tokens, and the pieces of its context.
+
+    `writings` are the forms in which the context writes dates, times, amounts of money and numbers.
+    """
 
     asked: tuple[int, ...]
     pieces: tuple[_Piece, ...]
     weights: Mapping[int, float]
+    writings: Mapping[str, Mapping[str, None]]
 
 
 class Reader:
@@ -117,7 +124,7 @@ class Reader:
         else:
             known = " or ".join(" and ".join(pair) for pair in MARKS)
             raise ModelError(f"the tokenizer of a detector needs the tokens {known}; it lacks one")
-        if {first, last}.intersection(self._encode(f"{ends} {begins}{ends} a{ends}").ids):
+        if {first, last}.intersection(self._encode(Rewritten(f"{ends} {begins}{ends} a{ends}")).ids):
             raise ModelError(
                 f"the tokenizer treats {begins} and {ends} in a text as its own separators, so one text "
                 "could look like two; a detector needs a tokenizer.json that declares them as special tokens"
@@ -137,10 +144,10 @@ class Reader:
         distracts it.
         """
         ids, places, parts = self._said(sample)
-        pieces = self.source(sample).pieces
+        source = self.source(sample)
         output = sample.output or ""
         return [
-            self._pair(nearest(pieces, output[each.start : each.stop]), ids, places, each)
+            self._pair(nearest(source, output[each.start : each.stop]), ids, places, each)
             for part in parts
             for each in part
         ]
@@ -150,7 +157,7 @@ class Reader:
         output = sample.output or ""
         if not any(map(str.isalnum, output)):
             return (), [], iter(())
-        found = self._encode(output)
+        found = self._encode(rewritten(output, self.source(sample).writings))
         places = [_trimmed(output, *each) for each in found.offsets]
         return found.ids, places, checked(self._parts(output, found.ids, places), 1) if places else iter(())
 
@@ -160,9 +167,12 @@ class Reader:
         return once(key, lambda: self._source(sample))
 
     def _source(self, sample: Sample) -> Source:
-        asked = self._encode(sample.input).ids[-INPUT_TOKENS:] if sample.input else []
-        pieces = tuple(self._pieces(sample.sources))
-        return Source(tuple(asked), pieces, _weights(pieces))
+        asked = self._encode(Rewritten(sample.input)).ids[-INPUT_TOKENS:] if sample.input else []
+        read = [
+            (number, *line) for number, text in enumerate(sample.sources) for line in checked(lines(text))
+        ]
+        pieces = tuple(self._pieces(read))
+        return Source(tuple(asked), pieces, _weights(pieces), writings(line for *_, line in read))
 
     def _window(
         self,
@@ -213,12 +223,11 @@ class Reader:
             passages=(Passage(piece.number, piece.start, piece.end, 1),) if piece else (),
         )
 
-    def _pieces(self, texts: Iterable[str]) -> Iterator[_Piece]:
-        for index, text in enumerate(texts):
-            for start, end, line in checked(lines(text)):
-                ids = self._encode(line).ids
-                if ids:
-                    yield _Piece(index, start, end, tuple(ids), tuple(line.lower().split()))
+    def _pieces(self, read: Iterable[tuple[int, int, int, str]]) -> Iterator[_Piece]:
+        for number, start, end, line in checked(read):
+            ids = self._encode(Rewritten(line)).ids
+            if ids:
+                yield _Piece(number, start, end, tuple(ids), tuple(line.lower().split()))
 
     def _parts(
         self, output: str, ids: Sequence[int], places: Sequence[tuple[int, int]]
@@ -238,9 +247,12 @@ class Reader:
                 used += end - begin
         yield part
 
-    def _encode(self, text: str) -> _Encoded:
-        found = self._tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False)
-        return _Encoded(found.ids, found.offsets)  # read once: each access builds a new list
+    def _encode(self, said: Rewritten) -> _Encoded:
+        """Return the tokens of a text, with their places in what it was before it was rewritten."""
+        text = said.text.encode("utf-8", "replace").decode()
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        offsets = found.offsets  # read once: each access builds a new list
+        return _Encoded(found.ids, [said.original(*each) for each in offsets] if said.parts else offsets)
 
 
 class _Encoded(NamedTuple):
@@ -253,8 +265,8 @@ class _Encoded(NamedTuple):
 def lines(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield the sentences of a text with their offsets; tables and JSON values as self-contained lines.
 
-    A row of a table is written with the names of its columns, a value of a JSON object with its path. Such
-    a line has the offsets of its row, or of the whole JSON text. Nothing is left out.
+    A row of a table, also of one in CSV, is written with the names of its columns, a value of a JSON object
+    with its path. Such a line has the offsets of its row, or of the whole JSON text. Nothing is left out.
     """
     if (value := _json(text)) is not None:
         for line in value:
@@ -262,10 +274,14 @@ def lines(text: str) -> Iterator[tuple[int, int, str]]:
         return
     header: list[str] = []
     at = 0
-    for raw in text.splitlines(keepends=True):
+    raws = text.splitlines(keepends=True)
+    separated = _separated(raws)
+    for number, raw in enumerate(raws):
         line = raw.rstrip("\r\n")
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if ROW.fullmatch(line) else []
-        if len(cells) > 1 and all(set(cell) <= set("-: ") for cell in cells):
+        if number in separated:
+            yield at, at + len(line), separated[number]
+        elif len(cells) > 1 and all(set(cell) <= set("-: ") for cell in cells):
             pass  # the separator under a header
         elif len(cells) > 1 and len(cells) == len(header):
             named = zip(header, cells, strict=True)
@@ -275,6 +291,37 @@ def lines(text: str) -> Iterator[tuple[int, int, str]]:
             for start, end in sentences(line):
                 yield at + start, at + end, line[start:end]
         at += len(raw)
+
+
+def _separated(raws: Sequence[str]) -> dict[int, str]:
+    """Return the rows of tables in CSV, or separated by semicolons or tabs, by the number of their line.
+
+    Such a table has names of columns and at least two rows, all of equally many cells. A comma before a space
+    is one of a sentence.
+    """
+    found: dict[int, str] = {}
+    for mark, least in (("\t", 2), (";", 3), (",", 3)):
+        names: list[str] = []
+        rows: dict[int, list[str]] = {}
+        for number, raw in enumerate([*raws, ""]):
+            cells = _cells(raw, mark) if raw.count(mark) >= least - 1 else []
+            if cells and len(cells) == len(names):
+                rows[number] = cells
+                continue
+            if len(rows) > 1:
+                for at, row in rows.items():
+                    found[at] = "; ".join(f"{name}: {cell}" for name, cell in zip(names, row, strict=True))
+            names, rows = (cells if all(map(NAME.fullmatch, cells)) else []), {}
+    return found
+
+
+def _cells(line: str, mark: str) -> list[str]:
+    """Return the cells of a line; none if the marks in it are those of a sentence."""
+    try:
+        cells = next(csv.reader([line.strip("\r\n")], delimiter=mark), [])
+    except csv.Error:
+        return []
+    return [] if any(cell[:1] == " " for cell in cells[1:]) else cells
 
 
 def _json(text: str) -> list[str] | None:
@@ -351,14 +398,14 @@ def chosen(
     return [taken[at] for at in sorted(taken)]
 
 
-def nearest(pieces: Sequence[_Piece], said: str) -> _Piece | None:
+def nearest(source: Source, said: str) -> _Piece | None:
     """Return the piece that shares most words with a sentence, for its length; the first of equal ones."""
-    wanted = set(said.lower().split())
+    wanted = set(rewritten(said, source.writings).text.lower().split())
 
     def shared(each: _Piece) -> float:
         return len(wanted.intersection(each.words)) / math.sqrt(len(each.words) + DAMPING)
 
-    return max(checked(pieces), key=shared, default=None)
+    return max(checked(source.pieces), key=shared, default=None)
 
 
 def _sentences(output: str, places: Sequence[tuple[int, int]]) -> Iterator[Sentence]:

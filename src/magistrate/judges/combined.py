@@ -102,7 +102,7 @@ class Combined:
         told = weights(self.size, self.without)
         return JudgeInfo(
             name=self.name,
-            version=novelty.version,
+            version=3,
             summary=f"{SUMMARIES[self.size]}, and novelty of the wording; asks no model",
             labels=LABELS,
             direction="minimize",

@@ -106,7 +106,7 @@ class Detector(FolderJudge):
         told = self.manifest
         return JudgeInfo(
             name=self.name,
-            version=4,
+            version=5,
             summary=SUMMARIES[self.size] if self.folder is None else f"{told.name}: {SUMMARY}",
             labels=LABELS,
             threshold=self.threshold,
