@@ -16,9 +16,10 @@ from benchmarks.detector import speed
 from magistrate.detectors.detector import PADDED, TOGETHER, _passes, _readings, detector, supported_once
 from magistrate.detectors.folder import SHIPPED, WEIGHTS
 from magistrate.detectors.weights import products, read_weights
-from magistrate.detectors.windows import Reader, lines
+from magistrate.detectors.windows import Reader
 from magistrate.engines.none import NONE
 from magistrate.errors import ModelError, SpecError
+from magistrate.features.lines import lines
 from magistrate.features.written_forms import Rewritten
 from magistrate.judges import registry
 from magistrate.judges.detector import Detector
@@ -170,6 +171,12 @@ def test_of_long_json_every_value_is_read_in_bounded_room() -> None:
     for text in (wide, deep):
         read = [line for _, _, line in lines(text)]
         assert "4999" in read[-1] and sum(map(len, read)) < 10 * len(text)
+
+
+def test_long_names_of_columns_are_not_repeated_in_every_row() -> None:
+    text = f"| {'n' * 20_000} | b |\n" + "| x | y |\n" * 2_000
+    read = [line for _, _, line in lines(text)]
+    assert read[-1] == f"{'n' * 80}: x; b: y" and sum(map(len, read)) < 10 * len(text)
 
 
 def test_nothing_is_read_of_an_output_without_tokens(tmp_path: Path) -> None:

@@ -308,12 +308,12 @@ def test_run_writes_the_estimate_into_the_recipe(call: Call, rows: Path) -> None
     assert "json_valid uses no base rate" in done.err
     rate = done.err.partition("novelty: base rate ")[2].partition(",")[0]
     assert 0 < float(rate) < 1
-    assert f"novelty:base_rate={rate}@2" in done.out
+    assert f"novelty:base_rate={rate}@3" in done.out
 
 
 def test_run_and_judge_take_a_share(call: Call, rows: Path) -> None:
     assert (
-        "novelty:base_rate=0.2@2"
+        "novelty:base_rate=0.2@3"
         in call("run", rows, "--judge", "novelty", "--base-rate", ".2", "--json").out
     )
     words = ("judge", "--output", "Bern is big.", "--context", CONTEXT, "--judge", "novelty", "--json")
@@ -345,3 +345,14 @@ def test_weights_without_a_family_have_not_seen_it() -> None:
         assert info.prompt != every.prompt, "another recipe"
     with pytest.raises(SpecError, match="begin"):
         registry.judge("novelty:without=ragtruth")
+
+
+def test_values_of_csv_are_read_one_by_one() -> None:
+    rows = "date,open,close\n2026-01-05,101.2,103.4\n2026-01-06,103.4,99.8\n"
+    found = [
+        asyncio.run(Novelty().judge(Sample("s", said, context=(rows,)), NONE))
+        for said in ("The close on 5 January 2026: 103.4.", "The close on 7 January 2026: 107.3.")
+    ]
+    right, wrong = (each for each in found if isinstance(each, Verdict))
+    assert right.score < 0.6 < 0.9 < wrong.score
+    assert {claim.output_text for claim in wrong.claims} >= {"7 January 2026", "107.3"}

@@ -300,13 +300,13 @@ def test_a_file_that_is_there_is_no_judge_and_no_model(client: TestClient, home:
         "auto:of=(novelty:base_rate=.2)",
         "regex:pattern=a+",
         "cascade:first=novelty,then=(novelty:base_rate=.3),low=.1",
-        "novelty@2",
+        "novelty@3",
     ],
 )
 def test_options_that_name_nothing_of_this_machine_are_set(client: TestClient, words: str) -> None:
     found = client.post("/api/judge", json={**CODE, "judge": words})
     assert found.status_code == 200
-    assert (found.json()["kind"], found.json()["judge"]) == ("verdict", words.replace("novelty@2", "novelty"))
+    assert (found.json()["kind"], found.json()["judge"]) == ("verdict", words.replace("novelty@3", "novelty"))
 
 
 # --- many at once -------------------------------------------------------------------------------

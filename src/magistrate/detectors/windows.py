@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import heapq
-import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from magistrate._deadline import checked
 from magistrate._scratch import once
 from magistrate.errors import ModelError, SpecError
+from magistrate.features.lines import lines
 from magistrate.features.splitting import sentences
 from magistrate.features.written_forms import Rewritten, rewritten, writings
 from magistrate.types import Sample
@@ -31,10 +29,6 @@ MARKS = (
     ("<s>", "</s>"),
 )  # tokens that start a window and end a text: of BERT, of MPNet
 SIDES = 2  # token types: context, and input with output
-MOST_GROWTH = 8  # times a JSON text's own length that its lines may have; a longer one is read as prose
-LEAST_GROWTH = 10_000  # characters that the lines of a short one may have
-NAME = re.compile(r"(?=.*[^\W\d])[^.!?\n]{1,40}")  # of a column
-ROW = re.compile(r"[^|\n]*\|[^\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +166,7 @@ class Reader:
             (number, *line) for number, text in enumerate(sample.sources) for line in checked(lines(text))
         ]
         pieces = tuple(self._pieces(read))
-        return Source(tuple(asked), pieces, _weights(pieces), writings(line for *_, line in read))
+        return Source(tuple(asked), pieces, _weights(pieces), writings(line for *_, line in checked(read)))
 
     def _window(
         self,
@@ -260,106 +254,6 @@ class _Encoded(NamedTuple):
 
     ids: list[int]
     offsets: list[tuple[int, int]]
-
-
-def lines(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield the sentences of a text with their offsets; tables and JSON values as self-contained lines.
-
-    A row of a table, also of one in CSV, is written with the names of its columns, a value of a JSON object
-    with its path. Such a line has the offsets of its row, or of the whole JSON text. Nothing is left out.
-    """
-    if (value := _json(text)) is not None:
-        for line in value:
-            yield 0, len(text), line
-        return
-    header: list[str] = []
-    at = 0
-    raws = text.splitlines(keepends=True)
-    separated = _separated(raws)
-    for number, raw in enumerate(raws):
-        line = raw.rstrip("\r\n")
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if ROW.fullmatch(line) else []
-        if number in separated:
-            yield at, at + len(line), separated[number]
-        elif len(cells) > 1 and all(set(cell) <= set("-: ") for cell in cells):
-            pass  # the separator under a header
-        elif len(cells) > 1 and len(cells) == len(header):
-            named = zip(header, cells, strict=True)
-            yield at, at + len(line), "; ".join(f"{name}: {cell}" if name else cell for name, cell in named)
-        else:
-            header = cells if len(cells) > 1 else []
-            for start, end in sentences(line):
-                yield at + start, at + end, line[start:end]
-        at += len(raw)
-
-
-def _separated(raws: Sequence[str]) -> dict[int, str]:
-    """Return the rows of tables in CSV, or separated by semicolons or tabs, by the number of their line.
-
-    Such a table has names of columns and at least two rows, all of equally many cells. A comma before a space
-    is one of a sentence.
-    """
-    found: dict[int, str] = {}
-    for mark, least in (("\t", 2), (";", 3), (",", 3)):
-        names: list[str] = []
-        rows: dict[int, list[str]] = {}
-        for number, raw in enumerate([*raws, ""]):
-            cells = _cells(raw, mark) if raw.count(mark) >= least - 1 else []
-            if cells and len(cells) == len(names):
-                rows[number] = cells
-                continue
-            if len(rows) > 1:
-                for at, row in rows.items():
-                    found[at] = "; ".join(f"{name}: {cell}" for name, cell in zip(names, row, strict=True))
-            names, rows = (cells if all(map(NAME.fullmatch, cells)) else []), {}
-    return found
-
-
-def _cells(line: str, mark: str) -> list[str]:
-    """Return the cells of a line; none if the marks in it are those of a sentence."""
-    try:
-        cells = next(csv.reader([line.strip("\r\n")], delimiter=mark), [])
-    except csv.Error:
-        return []
-    return [] if any(cell[:1] == " " for cell in cells[1:]) else cells
-
-
-def _json(text: str) -> list[str] | None:
-    """Return the values of a JSON object or list, each with its path; None for any other text.
-
-    Also None where lines would not say the same: for a name that stands twice in an object, and for long
-    names around many values, whose lines would be far longer than the text.
-    """
-    stripped = text.strip()
-    if stripped[:1] + stripped[-1:] not in ("{}", "[]"):
-        return None
-    try:
-        value = json.loads(stripped, object_pairs_hook=_object)
-    except (ValueError, RecursionError):
-        return None
-    found: list[str] = []
-    room = MOST_GROWTH * len(stripped) + LEAST_GROWTH
-    stack: list[tuple[str, object]] = [("", value)]
-    while stack:
-        path, each = stack.pop()
-        room -= len(path) * (len(each) if isinstance(each, dict) else 1)
-        if room < 0:
-            return None
-        if isinstance(each, dict):
-            stack += [(f"{path} {key}".strip(), inner) for key, inner in reversed(each.items())]
-        elif isinstance(each, list) and any(isinstance(inner, dict | list) for inner in each):
-            stack += [(path, inner) for inner in reversed(each)]
-        else:
-            told = ", ".join(map(str, each)) if isinstance(each, list) else str(each)
-            found.append(f"{path.replace('_', ' ')}: {told}" if path else told)
-    return found
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name stands twice")
-    return found
 
 
 def chosen(

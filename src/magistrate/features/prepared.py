@@ -16,6 +16,7 @@ from magistrate._deadline import check, checked
 from magistrate._scratch import once
 from magistrate.errors import InputError
 from magistrate.features.facts import Amounts, Calendar, Date, Quantity, dates_and_numbers
+from magistrate.features.lines import without_separators
 from magistrate.features.names import initials
 from magistrate.features.splitting import sentences
 from magistrate.features.words import Run, Wording, form, language_of, stem, word_runs, worded
@@ -394,7 +395,8 @@ def prepared(sample: Sample) -> Prepared:
 def _cut(texts: Sequence[str], asked: str) -> Sources:
     """Split the texts that are not blank into words, with no language set."""
     return Sources(
-        tuple(worded(text) for text in texts if text.strip()), worded(asked) if asked.strip() else None
+        tuple(worded(without_separators(text)) for text in texts if text.strip()),
+        worded(asked) if asked.strip() else None,
     )
 
 

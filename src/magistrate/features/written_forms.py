@@ -18,7 +18,7 @@ YEAR = r"(?:1\d|20)\d\d"
 HALF = r"[aApP](?:[mM]\b|\.[mM]\.(?=\s[a-z(]|[,;:)])|\.[mM](?=\.))"  # the last point may end the sentence
 DATED = re.compile(rf"(.+) {YEAR}")
 BEGIN, END = r"(?<![\w.,:/-])", r"(?![\w/-]|[.,:]\d)"
-AMOUNT = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
+AMOUNT = r"\d{1,3}(?:,\d{3}){1,3}(?:\.\d+)?|\d+(?:\.\d+)?"
 SCALES = {"k": "thousand", "m": "million", "mn": "million", "bn": "billion", "b": "billion"}
 SCALE = r"(?:\s?(?:[kmMbB]|[mb]n)\b|\s(?:thousand|million|billion|trillion)\b)?"
 MONEY = {"€": "euros", "EUR": "euros", "$": "dollars", "US$": "dollars", "USD": "dollars", "£": "pounds"}
@@ -37,7 +37,7 @@ PATTERN = re.compile(
     | (?<![\w$])(?P<money_first>(US\$|[$€£]|(?:EUR|USD|GBP|CHF)\ )({AMOUNT})({SCALE}))(?![\d]|[.,]\d)
     | {BEGIN}(?P<money_last>({AMOUNT})({SCALE})\ ?([€£]|(?:EUR|USD|GBP|CHF|euros|dollars|pounds|francs)\b))
     | {BEGIN}(?P<share>({AMOUNT})(?:\ ?%|\ percent\b|\ per\ cent\b))
-    | {BEGIN}(?P<number>([1-9]\d{{3,11}}|\d{{1,3}}(?:,\d{{3}})+)(?![\w/:-]|[.,]\d{{3}}))
+    | {BEGIN}(?P<number>([1-9]\d{{3,11}}|\d{{1,3}}(?:,\d{{3}}){{1,3}})(?![\w/:-]|[.,]\d{{3}}))
     """
 )
 

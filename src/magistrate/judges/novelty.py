@@ -79,7 +79,7 @@ class Novelty:
     def info(self) -> JudgeInfo:
         return JudgeInfo(
             name=self.name,
-            version=2,
+            version=3,
             summary="wording, numbers, dates and names of the output that the context lacks; asks no model",
             labels=LABELS,
             direction="minimize",
