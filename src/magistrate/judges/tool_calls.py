@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from magistrate.datasets.spans.conventions.values import CALLS, RESULTS, ROLES, as_text
-from magistrate.detectors.windows import lines
 from magistrate.errors import InputError
+from magistrate.features.lines import lines
 from magistrate.judges.json_valid import no_json, unfenced, unique
 from magistrate.types import ASSISTANTS, Sample
 
