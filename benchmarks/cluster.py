@@ -88,8 +88,8 @@ class Load:
 
 # Detectors judge in threads, which share the core of a worker.
 JUDGES = {
-    "novelty, 1 ms": Load(0.001, GROUP, 5000, serial=True),
-    "detector, 40 ms": Load(0.040 * CONCURRENCY, CONCURRENCY, 400),
+    "novelty, 2 ms": Load(0.002, GROUP, 5000, serial=True),
+    "detector, 110 ms": Load(0.110 * CONCURRENCY, CONCURRENCY, 400),
     "combined:size=large, 400 ms": Load(0.400 * CONCURRENCY, CONCURRENCY, 200),
     "a model on a server, 2 s, 8 at once": Load(2.0, 8, 200, asks=True),
 }
