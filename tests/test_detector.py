@@ -397,5 +397,5 @@ SENT = "The parcel was sent on {}."
 def test_the_shipped_one_knows_dates_times_and_money_in_other_forms(
     context: str, right: str, wrong: str
 ) -> None:
-    labels = [asyncio.run(Detector().judge(sample(said, context), NONE)).label for said in (right, wrong)]  # type: ignore[union-attr]
-    assert labels == ["faithful", "hallucinated"]
+    found = [asyncio.run(Detector().judge(sample(said, context), NONE)) for said in (right, wrong)]
+    assert [isinstance(each, Verdict) and each.label for each in found] == ["faithful", "hallucinated"]
