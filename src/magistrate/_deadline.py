@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from itertools import islice
@@ -144,7 +144,8 @@ def check() -> None:
 
 def checked(items: Iterable[T], every: int = EVERY) -> Iterator[T]:
     """Return the same items, with a `check()` before the first and before each `every`th item after it."""
-    if isinstance(items, Sized) and len(items) <= every:
+    size = getattr(items, "__len__", None)
+    if size is not None and size() <= every:
         check()
         return iter(items)
     return _checked(iter(items), every)

@@ -758,7 +758,8 @@ def _starts(wording: Wording) -> list[Start]:
     """
     text, forms = wording.text, wording.forms
     found: list[Start] = []
-    odd = [at for at, form in enumerate(forms) if form in LEADS or not (form.isalpha() and form.isascii())]
+    unusual = {each for each in set(forms) if each in LEADS or not (each.isalpha() and each.isascii())}
+    odd = [at for at, form in enumerate(forms) if form in unusual]
     for at in checked(odd):
         form, (start, end) = forms[at], wording.places[at]
         if form in LEADS:

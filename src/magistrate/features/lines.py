@@ -14,6 +14,7 @@ MOST_GROWTH = 8  # times a JSON text's own length that its lines may have; a lon
 LEAST_GROWTH = 10_000  # characters that the lines of a short one may have
 NAME = re.compile(r"(?=.*[^\W\d])[^.!?\n]{1,40}")  # of a column in CSV
 LONGEST_NAME = 80  # characters of a column's name in each row
+LEAST_LINES = 3  # of a table in CSV: names and two rows
 ROW = re.compile(r"[^|\n]*\|[^\n]*")
 
 
@@ -60,6 +61,8 @@ def _separated(raws: Sequence[str]) -> dict[int, str]:
     is one of a sentence.
     """
     found: dict[int, str] = {}
+    if len(raws) < LEAST_LINES:
+        return found
     for mark, least in (("\t", 2), (";", 3), (",", 3)):
         names: list[str] = []
         rows: dict[int, list[str]] = {}

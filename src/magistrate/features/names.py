@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,7 +24,7 @@ def names_of(wording: Wording, sentences: tuple[Run, ...]) -> list[Run]:
     A single capitalized word that starts a sentence or a quotation is no name, unless it is all capitals. A
     text that is mostly capitals, or has none, has no names.
     """
-    written = [wording.text[start:end] for start, end in wording.places]
+    written = wording.written
     # Weekdays and months are dates, not names.
     capital = [
         word[0].isupper() and form not in DATED for word, form in zip(written, wording.forms, strict=True)
@@ -54,8 +54,7 @@ def names_of(wording: Wording, sentences: tuple[Run, ...]) -> list[Run]:
 
 def quoted(wording: Wording) -> list[Run]:
     """Return the texts in quotation marks of at least `LEAST_QUOTED` words, as runs of words."""
-    starts = [start for start, _ in wording.places]
-    found = []
+    starts, found = wording.starts, []
     for match in _quotations().finditer(wording.text):
         inner = next(number for number in range(1, 7) if match[number] is not None)
         first, last = (bisect_left(starts, at) for at in match.span(inner))
@@ -80,7 +79,7 @@ def initials(wording: Wording) -> Iterator[str]:
         ended = end
 
 
-def _end(wording: Wording, written: list[str], capital: list[bool], at: int) -> int:
+def _end(wording: Wording, written: Sequence[str], capital: list[bool], at: int) -> int:
     """Return the index after the run of capitalized words that begins at `at`."""
     last = at + 1
     while last < len(written):
@@ -116,7 +115,7 @@ def _begins(wording: Wording, at: int, starts: set[int]) -> bool:
     return bool(before.strip(" ,-'’&/()"))
 
 
-def _is_plain(wording: Wording, written: list[str], first: int, last: int, starts: set[int]) -> bool:
+def _is_plain(wording: Wording, written: Sequence[str], first: int, last: int, starts: set[int]) -> bool:
     """Return whether a run is no name: a common word, a letter, or one word at the start of a sentence."""
     if last - first > 1:
         return False

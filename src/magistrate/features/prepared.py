@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import chain, pairwise
@@ -24,8 +25,9 @@ from magistrate.types import Sample, Span
 
 MOST_NAMED = 4  # pieces quoted in a reason
 LONGEST = 256  # words aligned together: memory grows with the product of both lengths
-ABSENT = LONGEST + 1
+ABSENT = chr(LONGEST + 1)
 MANY = 256  # passages, and 16 times as many words: fewer are not worth an array and the import of numpy
+HUMP = re.compile("[a-z][A-Z]")  # in an ASCII text, where a part of a camel-case word ends
 BETWEEN = 1_000  # positions between two texts, so that words of different texts are never near each other
 
 
@@ -86,9 +88,9 @@ class WordSequence:
         from rapidfuzz.distance import LCSseq
 
         # Words on only one side cannot match, so only the others are compared, encoded as characters.
-        letters: dict[int, int] = {}
+        letters: dict[int, str] = {}
         written = [
-            ABSENT if number is None else letters.setdefault(number, len(letters) + 1)
+            ABSENT if number is None else letters.setdefault(number, chr(len(letters) + 1))
             for number in map(self._numbers.get, words)
         ]
         if not letters:
@@ -97,12 +99,12 @@ class WordSequence:
             import numpy as np
 
             table = np.zeros(len(self._numbers), np.uint32)
-            table[list(letters)] = list(letters.values())
+            table[list(letters)] = list(map(ord, letters.values()))
             found = table[self._words]
             mine = found[found > 0].tobytes().decode("utf-32")
         else:
-            mine = "".join(map(chr, filter(None, map(letters.get, self._words))))
-        for block in LCSseq.opcodes("".join(map(chr, written)), mine):
+            mine = "".join(filter(None, map(letters.get, self._words)))
+        for block in LCSseq.opcodes("".join(written), mine):
             if block.tag == "equal":
                 yield from range(block.src_start, block.src_end)
 
@@ -126,7 +128,9 @@ class PassageIndex:
 
     def __init__(self, passages: Sequence[tuple[Wording, Run]]) -> None:
         self.runs = tuple(passages)
-        self._having: defaultdict[str, array[int]] = defaultdict(partial(array, "l"))
+        # Of many passages an array takes less memory than a list; of few, a list less time.
+        empty: Callable[[], MutableSequence[int]] = partial(array, "l") if len(self.runs) > MANY else list
+        self._having: defaultdict[str, MutableSequence[int]] = defaultdict(empty)
         for number, (source, (first, last)) in enumerate(self.runs):
             if number % 64 == 0:
                 check()
@@ -209,7 +213,8 @@ class Sources:
     def known(self) -> frozenset[str]:
         """The stems of all words of the texts, and of the parts of compound words such as `endStart`."""
         stems = chain.from_iterable(text.stems for text in self.texts)
-        written = set(chain.from_iterable(text.written for text in self.texts))
+        humped = [text for text in self.texts if not text.text.isascii() or HUMP.search(text.text)]
+        written = set(chain.from_iterable(text.written for text in humped))
         return frozenset(chain(stems, *map(_parts, checked(written))))
 
     @cached_property
@@ -361,7 +366,7 @@ class Prepared:
     @cached_property
     def restated(self) -> frozenset[int]:
         """The places of words of numbers and dates that the sources give in other words or units."""
-        starts, stems = [start for start, _ in self.output.places], self.output.stems
+        starts, stems = self.output.starts, self.output.stems
         found: set[int] = set()
         facts: list[Quantity | Date] = [*self.quantities, *self.dates]
         for fact in facts:
@@ -407,7 +412,7 @@ def _spoken(cut: Sources, language: str | None) -> Sources:
 
 def runs(wording: Wording) -> Iterator[Run]:
     """Yield the sentences of a text as runs of its words."""
-    starts = [start for start, _ in wording.places]
+    starts = wording.starts
     for start, end in sentences(wording.text, wording.language or "en"):
         first, last = bisect_left(starts, start), bisect_left(starts, end)
         if first < last:

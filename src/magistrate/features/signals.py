@@ -238,7 +238,7 @@ def negations(sample: Prepared) -> Reading:
     A word counts if the sources negate it always or never, and that passage has it. English only.
     """
     output, counted = sample.output, 0
-    content, starts = frozenset(output.content), [start for start, _ in output.places]
+    content, starts = frozenset(output.content), output.starts
     negative = any(text.negated for text in (output, *sample.said.texts))
     flipped: list[Span] = []
     for cover in checked(sample.covers, 16):

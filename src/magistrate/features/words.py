@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import islice, pairwise
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import Any
 
-from magistrate._deadline import EVERY, check, checked
+from magistrate._deadline import check, checked
 from magistrate._scratch import once
 from magistrate.types import Sample, Span
 
@@ -89,13 +89,17 @@ _WORDS = {
 STOP: Mapping[str, frozenset[str]] = MappingProxyType(
     {language: frozenset(words.split()) for language, words in _WORDS.items()}
 )
-COMMON = frozenset().union(*STOP.values())
+COMMON: Mapping[str, Sequence[str]] = {
+    word: [language for language, words in STOP.items() if word in words]
+    for word in frozenset().union(*STOP.values())
+}
+"""The languages of each stop word."""
 
 UNSPACED_NAMES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
 """The same scripts as `UNSPACED`, by how the Unicode names of their characters begin."""
 
-ASCII_WORDS = re.compile(r"[A-Za-z0-9]+")
-ALPHANUMERIC = re.compile(r"[^\W_]+")
+ASCII_WORDS = re.compile(r"([A-Za-z0-9]+)")
+ALPHANUMERIC = re.compile(r"([^\W_]+)")
 UNUSUAL = re.compile(
     r"[^\0-\u02ff\u0370-\u0482\u048a-\u0557\u1e00-\u208e\u20a0-\u20cf\u2100-\u2bff\U0001f201-\U0001faff]"
 )
@@ -105,6 +109,8 @@ In a text without any, `ALPHANUMERIC` finds the words that `_pattern` finds, sev
 ASCII text so does `ASCII_WORDS`, faster still.
 """
 
+SPACE = re.compile(r"\s")
+STRETCH = 1 << 16  # characters that are split together, if there is white space between two stretches
 SHORTEST_STEM = 3  # letters that must remain before an ending
 ENDINGS = ("ing", "ed", "es", "s", "ly", "e")
 
@@ -155,6 +161,11 @@ class Wording:
     language: str | None = None
 
     @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """The start of each word."""
+        return tuple(start for start, _ in self.places)
+
+    @cached_property
     def written(self) -> tuple[str, ...]:
         """The words as they are in the text."""
         return tuple(self.text[start:end] for start, end in self.places)
@@ -195,8 +206,8 @@ class Wording:
             return frozenset()
         found: set[int] = set()
         content = frozenset(self.content)
-        for at, each in enumerate(self.forms):
-            if each in NEGATORS or (each == "t" and at and self.forms[at - 1] in CONTRACTED):
+        for at in [at for at, each in enumerate(self.forms) if each in NEGATIVE]:
+            if self.forms[at] != "t" or (at and self.forms[at - 1] in CONTRACTED):
                 for number in range(at + 1, min(at + 1 + DENIED, len(self.forms))):
                     if not self.text[self.places[number - 1][1] : self.places[number][0]].isspace():
                         break
@@ -214,8 +225,11 @@ class Wording:
     @cached_property
     def commonest(self) -> tuple[int, ...]:
         """How many of the words are stop words of each language in `STOP`."""
-        counted = Counter(filter(COMMON.__contains__, self.forms)).items()
-        return tuple(sum(n for word, n in counted if word in words) for words in STOP.values())
+        found = dict.fromkeys(STOP, 0)
+        for word, n in Counter(filter(COMMON.__contains__, self.forms)).items():
+            for language in COMMON[word]:
+                found[language] += n
+        return tuple(found.values())
 
     def spoken(self, language: str | None) -> Wording:
         """Return the same words with this language set."""
@@ -234,17 +248,26 @@ def worded(text: str) -> Wording:
     """
     is_ascii = text.isascii()
     pattern = ASCII_WORDS if is_ascii else ALPHANUMERIC if UNUSUAL.search(text) is None else _pattern()
+    forms: list[str] = []
     places: list[tuple[int, int]] = []
-    found = pattern.finditer(text)
-    while some := [each.span() for each in islice(found, EVERY)]:
+    for start, end in _stretches(text):
         check()
-        places += some
-    if is_ascii:
-        lowered = text.lower()
-        forms = [lowered[start:end] for start, end in places]
-    else:
-        forms = [form(text[start:end]) for start, end in checked(places)]
+        pieces = pattern.split(text[start:end])  # what is between the words, and at odd places the words
+        forms += map(str.lower if is_ascii else form, pieces[1::2])
+        ends = list(accumulate(map(len, pieces), initial=start))
+        places += zip(ends[1::2], ends[2::2], strict=False)
     return Wording(text, tuple(forms), tuple(places))
+
+
+def _stretches(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a text that are split one after the other; no word is in two of them."""
+    start = 0
+    while start < len(text):
+        end = len(text)
+        if end - start > STRETCH and (space := SPACE.search(text, start + STRETCH)):
+            end = space.end()
+        yield start, end
+        start = end
 
 
 @lru_cache(maxsize=1 << 16)
@@ -276,7 +299,7 @@ def stem(form: str) -> str:
 
 @cache
 def _pattern() -> Any:
-    return compiled(rf"(?V1)[{UNSPACED}]\p{{M}}*|(?:{PART}|[\p{{M}}--[{UNSPACED}]])+")
+    return compiled(rf"(?V1)([{UNSPACED}]\p{{M}}*|(?:{PART}|[\p{{M}}--[{UNSPACED}]])+)")
 
 
 def language_of(texts: Sequence[Wording]) -> str | None:
