@@ -4,7 +4,8 @@ Run: .venv/bin/python -m benchmarks.detector.speed
 
 The limit is the best rate of an 8-bit matrix product on all cores, measured between the rounds. A detector's
 rate counts the products with its layers' weights only, so attention, norms and everything around it are in
-the time but not in the operations. Prints medians of the rounds.
+the time but not in the operations. Prints medians of the rounds, and how fast a run with one worker and with
+one for each core judges `--outputs` outputs, from the first verdict on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,16 +25,20 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import magistrate
+from benchmarks.judge_speed import sized
 from benchmarks.machine import LimitsMeter, machine
-from magistrate.datasets import load
+from magistrate.datasets import Problem, load
 from magistrate.detectors.detector import Detector, detector
 from magistrate.detectors.folder import SHIPPED, WEIGHTS
 from magistrate.detectors.weights import BLOCK, is_product, read_weights
+from magistrate.engines.base import Engine
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.none import NONE
 from magistrate.features.written_forms import Rewritten
 from magistrate.judges.novelty import Novelty
-from magistrate.types import Sample
+from magistrate.runs.execute import Judged
+from magistrate.types import Sample, Verdict
 
 TOKENS = 500  # of context and output of a sample
 WINDOWS, LENGTH = 8, 256  # of a pass
@@ -44,6 +50,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, default=SHIPPED)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--outputs", type=int, default=200)
     told = parser.parse_args()
     model, cores = detector(told.folder), available_cores()
     meter, sample = LimitsMeter(cores), sample_of(model)
@@ -76,7 +83,14 @@ def main() -> None:
     table.add_row("its products alone, at the limit", f"{1000 * read.tokens * operations / limit:.0f} ms")
     table.add_row("the same by novelty", f"{1000 * statistics.median(times['novelty']):.1f} ms")
     table.add_row("`magistrate judge`, start to end", f"{statistics.median(starts(sample)):.2f} s")
-    console = Console(width=100)
+    for workers in sorted({1, cores}):
+        outputs, tokens = run_of(told.outputs, told.folder, workers)
+        share = tokens * operations / limit
+        table.add_row(
+            f"a run of {told.outputs} outputs over {TOKENS} tokens, {workers} worker{'s' * (workers > 1)}",
+            f"{outputs:.1f} rows/s, {tokens:,.0f} tokens/s, {share:.0%} of the limit",
+        )
+    console = Console(width=110)
     console.print(f"{machine(cores).cpu}, {cores} cores")
     console.print(table)
 
@@ -107,6 +121,39 @@ def weights_of(folder: Path) -> int:
         each for name, each in read_weights(folder / WEIGHTS).items() if is_product(name) and each.ndim == 3
     )
     return sum(each.shape[0] * each.shape[1] * BLOCK for each in packed)
+
+
+class Times:
+    """Notes when each outcome of a run is stored."""
+
+    def __init__(self) -> None:
+        self.of: list[float] = []
+
+    def started(self, run_id: str, total: int | None, engine: Engine, done: int) -> None:
+        pass
+
+    def judged(self, judged: Judged) -> None:
+        self.of.append(time.perf_counter())
+
+    def finished(self, problems: Sequence[Problem], stopped: str | None) -> None:
+        pass
+
+
+def run_of(outputs: int, folder: Path, workers: int) -> tuple[float, float]:
+    """Return the outputs and the tokens that a run judges in a second, without the start of its processes."""
+    samples = [sized(TOKENS, number) for number in range(outputs)]
+    times = Times()
+    with tempfile.TemporaryDirectory() as scratch:
+        run = magistrate.evaluate(
+            samples,
+            judges=f"detector:folder={folder}",
+            store=Path(scratch, "runs.db"),
+            workers=workers,
+            watcher=times,
+        )
+        read = [each.details["tokens"] for each in run.outcomes() if isinstance(each, Verdict)]
+    rate = (len(times.of) - 1) / (times.of[-1] - times.of[0])
+    return rate, rate * sum(read) / len(read)
 
 
 def starts(sample: Sample) -> Sequence[float]:
