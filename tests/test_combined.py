@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = write_detector(tmp_path / "tiny", TEXTS)
     monkeypatch.setattr(large, "folder_of_large", lambda: made)
     monkeypatch.setattr(
-        combined, "weights", lambda size, without="": Weights(-0.5, 1.0, 0.5, frozenset(), "test")
+        combined, "weights", lambda size, without="": Weights(-0.5, 1.0, 0.5, 1.5, frozenset(), "test")
     )
     return made
 
@@ -77,6 +77,20 @@ def test_an_output_is_judged_by_its_sentences() -> None:
         assert share == pytest.approx(sigmoid(odds), abs=1e-4), "from its meaning and its own wording"
     flagged = [claim.probability for claim in found.claims if claim.probability is not None]
     assert flagged and all(min(abs(each - share) for share in shares) < 1e-4 for each in flagged)
+
+
+def test_a_sentence_that_stands_in_the_context_word_for_word_is_more_likely_supported() -> None:
+    output = "The bridge is blue. It is blue!"
+    found = verdict(output)
+    assert found.details["copied"] == [False, True]
+    shares = [each["unsupported"] for each in found.details["sentences"]]
+    compared = Combined("large").detector.model.read(Sample("s", output, (BRIDGE,)))
+    for sentence, share, credit in zip(compared.sentences, shares, (0, 1.5), strict=True):
+        alone = Sample("s", output[sentence.start : sentence.end], (BRIDGE,))
+        counted = asyncio.run(Novelty().judge(alone, NONE))
+        assert isinstance(counted, Verdict)
+        odds = -0.5 + sentence.logit + 0.5 * log_odds(counted.score) - credit
+        assert share == pytest.approx(sigmoid(odds), abs=1e-4)
 
 
 def test_claims_are_sentences_and_facts_outside_of_them_that_the_context_lacks() -> None:

@@ -15,7 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from magistrate.errors import InputError, SpecError
 from magistrate.features.facts import Amounts, dates, quantities
-from magistrate.features.prepared import PassageIndex, Reading, covers, listed
+from magistrate.features.prepared import PassageIndex, Reading, covers, listed, prepared
 from magistrate.features.signals import SIGNALS, ngram_novelty, readings
 from magistrate.features.words import stem, worded, words
 from magistrate.types import Sample, Turn
@@ -522,3 +522,20 @@ def test_all_signals_take_milliseconds_and_time_grows_with_length() -> None:
     long = sample(text_of(100, draw), text_of(4_000, draw))
     assert seconds(usual) < 0.05, "5 ms on an idle machine"
     assert seconds(long) < 25 * seconds(usual)
+
+
+@pytest.mark.parametrize(
+    ("output", "copied"),
+    [
+        ("the BRIDGE, in Bern!", True),
+        ("The bridge in Bern is old.", False),
+        ("ridge in Bern", False),  # words are whole
+        ("in Bern Anna", False),  # in no single text
+        ("When was it?", False),  # the question is no context
+        ("It is", False),  # says nothing
+        ("", False),
+    ],
+)
+def test_an_output_is_copied_if_one_text_has_its_words_in_a_row(output: str, copied: bool) -> None:
+    sample = Sample("s", output, ("The bridge in Bern.", "Anna said: it is."), input="When was it?")
+    assert prepared(sample).is_copied == copied

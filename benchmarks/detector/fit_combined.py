@@ -44,6 +44,7 @@ from magistrate.metrics.paired import Figures
 from magistrate.metrics.resampling import difference_of, draws_of
 from magistrate.types import Sample, Verdict
 
+COPIED = 2.0  # log odds of a copied sentence before it is weighted; weights are drawn towards each other
 OURS = 6  # the last sets of the table were written for this project
 
 
@@ -74,7 +75,7 @@ def main() -> None:
         gains.append(show(each, new, each.odds(fit)))
     print(f"mean gain of the sets that are not ours: {np.mean(gains[:-OURS]):+.3f}")
     fit = fitted(learnt)
-    print("fitted to all: intercept, detector, novelty", fit.round(3))
+    print("fitted to all:", weights(fit, learnt))
     if told.write:
         known = tomllib.loads(WEIGHTS.read_text(encoding="utf-8"))
         WEIGHTS.write_text(
@@ -108,8 +109,12 @@ def part(size: Size, name: str, family: str, samples: Sequence[Sample]) -> Part:
     values, outputs = [], []
     read = sentences_of(judge.detector.model, samples)
     for at, (sample, found) in enumerate(zip(samples, read, strict=True)):
-        wording = asyncio.run(judge.wording(sample, [(start, end) for start, end, _ in found], NONE))
-        values += [(logit, new) for (*_, logit), new in zip(found, wording, strict=True)]
+        places = [(start, end) for start, end, _ in found]
+        wording, copied = asyncio.run(judge.wording(sample, places, NONE)), judge.copied(sample, places)
+        values += [
+            (logit, new, -COPIED * copy)
+            for (*_, logit), new, copy in zip(found, wording, copied, strict=True)
+        ]
         outputs += [at] * len(found)
     return Part(name, family, np.array(values), np.array(outputs), truth_of(samples), contexts_of(samples))
 
@@ -146,7 +151,7 @@ def show(each: Part, new: np.ndarray, odds: np.ndarray) -> float:
     """Print a line of the table; return the gain in AUROC of `combined` over `novelty`."""
     one = np.ones((1, len(odds)))
     drawn, values = [], []
-    for scores in (each.odds(np.array([0.0, 1.0, 0.0])), new, odds):
+    for scores in (each.odds(np.array([0.0, 1.0, 0.0, 0.0])), new, odds):
         figures = Figures(each.truth, scores >= 0, scores, ("auroc", "balanced_accuracy"))
         values.append(figures(one)[0])
         drawn.append(draws_of(figures, each.groups)[:, 0])
@@ -166,9 +171,10 @@ def show(each: Part, new: np.ndarray, odds: np.ndarray) -> float:
 
 def weights(fit: np.ndarray, learnt: Sequence[Part]) -> dict[str, object]:
     """Return what the file says of weights."""
-    names = ("intercept", "detector", "novelty")
+    names = ("intercept", "detector", "novelty", "copied")
+    told = fit * (1, 1, 1, COPIED)
     return {
-        **{name: round(float(each), 4) for name, each in zip(names, fit, strict=True)},
+        **{name: round(float(each), 4) for name, each in zip(names, told, strict=True)},
         "trained_on": sorted(each.name.removesuffix("-dev") for each in learnt),
         "samples": sum(len(each.truth) for each in learnt),
     }

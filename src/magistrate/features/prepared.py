@@ -332,9 +332,9 @@ class Sources:
         return frozenset(chain.from_iterable(map(initials, self.texts)))
 
     @cached_property
-    def bounded(self) -> tuple[str, ...]:
-        """Each text and the question as one string of words with a space around each word."""
-        return tuple(f" {' '.join(text.forms)} " for text in (*self.texts, *filter(None, [self.asked])))
+    def spaced(self) -> tuple[str, ...]:
+        """Each text as one string of words with a space around each word."""
+        return tuple(f" {' '.join(text.forms)} " for text in self.texts)
 
 
 @dataclass(frozen=True)
@@ -374,6 +374,12 @@ class Prepared:
             if any(stems[at] not in self.said.known for at in places) and self.said.say(fact, alike=True):
                 found.update(places)
         return frozenset(found)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the output, with a content word, stands in one text of the sources word for word."""
+        words = f" {' '.join(self.output.forms)} "
+        return bool(self.output.content) and any(words in text for text in self.said.spaced)
 
     @cached_property
     def covers(self) -> tuple[Cover, ...]:

@@ -334,7 +334,7 @@ def new_quotations(sample: Prepared) -> Reading:
     for first, last in checked(quoted(output), 16):
         words = f" {' '.join(output.forms[first:last])} "
         if words not in said:
-            said[words] = any(words in text for text in sample.said.bounded)
+            said[words] = any(words in text for text in (*sample.said.spaced, *sample.said.question.spaced))
         counted.append((output.span(first, last - 1), said[words]))
     return _told(sample, counted, "quotation", "the output quotes nothing")
 

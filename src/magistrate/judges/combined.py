@@ -11,8 +11,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from magistrate._deadline import checked
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
+from magistrate.features.prepared import prepared
 from magistrate.features.words import strange
 from magistrate.judges.base import JudgeInfo
 from magistrate.judges.detector import NOTHING, SUMMARIES, Detector, Size
@@ -31,14 +33,16 @@ SAID_MOST = 3  # facts in an explanation, at most
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The log odds that a sentence is not supported are `intercept + detector * D + novelty * N`.
+    """The log odds that a sentence is not supported: `intercept + detector * D + novelty * N - copied * C`.
 
-    D is its logit from the detector before calibration, N its log odds from `novelty`, both at even odds.
+    D is its logit from the detector before calibration, N its log odds from `novelty`, both at even odds. C is
+    1 if the sentence stands in the context word for word, else 0.
     """
 
     intercept: float
     detector: float
     novelty: float
+    copied: float
     trained_on: frozenset[str]
     digest: str
 
@@ -60,7 +64,12 @@ def weights(size: Size, without: str = "") -> Weights:
     mine = told["without"][without] if without else told["all"]
     digest = hashlib.sha256(json.dumps(mine, sort_keys=True).encode()).hexdigest()[:12]
     return Weights(
-        mine["intercept"], mine["detector"], mine["novelty"], frozenset(mine["trained_on"]), digest
+        mine["intercept"],
+        mine["detector"],
+        mine["novelty"],
+        mine["copied"],
+        frozenset(mine["trained_on"]),
+        digest,
     )
 
 
@@ -68,7 +77,8 @@ def weights(size: Size, without: str = "") -> Weights:
 class Combined:
     """Adds up what a trained detector says of the meaning of each sentence, and `novelty` of its wording.
 
-    The score is the probability that the output is hallucinated, if a share `base_rate` of outputs is. At
+    A sentence that stands in the context word for word is more likely supported than both say, though not
+    certainly: it may answer another question.     The score is the probability that the output is hallucinated, if a share `base_rate` of outputs is. At
     .5 and above the label is `hallucinated`. Claims are the sentences that the context contradicts or does
     not contain, and the numbers, dates, names and quotations that are nowhere in it. The detector knows
     English prose only: on other languages and on program code `novelty` decides alone, and the explanation
@@ -102,7 +112,7 @@ class Combined:
         told = weights(self.size, self.without)
         return JudgeInfo(
             name=self.name,
-            version=3,
+            version=4,
             summary=f"{SUMMARIES[self.size]}, and novelty of the wording; asks no model",
             labels=LABELS,
             direction="minimize",
@@ -123,8 +133,8 @@ class Combined:
         if found is None:
             return Abstention(sample.id, self.name, "no_output", NOTHING)
         places = [(each.start, each.end) for each in found.sentences]
-        wording = await self.wording(sample, places, engine)
-        odds = self.odds(found, wording)
+        wording, copied = await self.wording(sample, places, engine), self.copied(sample, places)
+        odds = self.odds(found, wording, copied)
         score = sigmoid(shifted_odds(joint_odds(odds), self.base_rate))
         label = label_of(score, EVEN)
         shares = [sigmoid(shifted_odds(each, self.base_rate)) for each in odds]
@@ -140,6 +150,7 @@ class Combined:
             details={
                 **self.detector.details(sample, found, shares),
                 "novelty": [round(sigmoid(each), 4) for each in wording],
+                "copied": copied,
             },
         )
 
@@ -153,12 +164,23 @@ class Combined:
         ]
         return [log_odds(each.score) if isinstance(each, Verdict) else 0.0 for each in told]
 
-    def odds(self, found: Detection, wording: Sequence[float]) -> list[float]:
-        """Return the log odds of *not supported* of each sentence, at even odds; `wording` is novelty's."""
+    def copied(self, sample: Sample, sentences: Sequence[tuple[int, int]]) -> list[bool]:
+        """Return which sentences `[start, end)` of the output stand in its context word for word."""
+        output = sample.output or ""
+        return [
+            prepared(replace(sample, output=output[start:end])).is_copied
+            for start, end in checked(sentences, 16)
+        ]
+
+    def odds(self, found: Detection, wording: Sequence[float], copied: Sequence[bool]) -> list[float]:
+        """Return the log odds of *not supported* of each sentence, at even odds.
+
+        `wording` are those by novelty, `copied` says which sentences stand in the context word for word.
+        """
         told = weights(self.size, self.without)
         return [
-            told.intercept + told.detector * each.logit + told.novelty * new
-            for each, new in zip(found.sentences, wording, strict=True)
+            told.intercept + told.detector * each.logit + told.novelty * new - told.copied * copy
+            for each, new, copy in zip(found.sentences, wording, copied, strict=True)
         ]
 
     async def _by_wording(self, sample: Sample, engine: Engine, why: str) -> Outcome:
