@@ -35,8 +35,8 @@ SAID_MOST = 3  # facts in an explanation, at most
 class Weights:
     """The log odds that a sentence is not supported: `intercept + detector * D + novelty * N - copied * C`.
 
-    D is its logit from the detector before calibration, N its log odds from `novelty`, both at even odds. C is
-    1 if the sentence stands in the context word for word, else 0.
+    D is its logit from the detector before calibration, N its log odds from `novelty`, both at even odds.
+    C is 1 if the sentence stands in the context word for word, else 0.
     """
 
     intercept: float
@@ -77,10 +77,11 @@ def weights(size: Size, without: str = "") -> Weights:
 class Combined:
     """Adds up what a trained detector says of the meaning of each sentence, and `novelty` of its wording.
 
-    A sentence that stands in the context word for word is more likely supported than both say, though not
-    certainly: it may answer another question.     The score is the probability that the output is hallucinated, if a share `base_rate` of outputs is. At
-    .5 and above the label is `hallucinated`. Claims are the sentences that the context contradicts or does
-    not contain, and the numbers, dates, names and quotations that are nowhere in it. The detector knows
+    A sentence that stands in the context word for word is likelier supported than both say, though not
+    certainly: it may answer another question. The score is the probability that the output is hallucinated,
+    if a share `base_rate` of outputs is. At .5 and above the label is `hallucinated`. Claims are the
+    sentences that the context contradicts or does not
+    contain, and the numbers, dates, names and quotations that are nowhere in it. The detector knows
     English prose only: on other languages and on program code `novelty` decides alone, and the explanation
     says so. `size` selects the detector: the small one is part of the package, the large one comes by
     `magistrate models pull detector-large`. `without` names a family of data sets: the weights are then those
