@@ -12,16 +12,19 @@ judge.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import random
 import time
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
 
-from magistrate import Sample, _async
+from magistrate import Sample
 from magistrate.datasets import load
 from magistrate.engines.none import NONE
 from magistrate.judges import registry
+from magistrate.judges.base import Judge
 from magistrate.runs.execute import judge_one
 
 CHARACTERS = 3.6  # per token of English
@@ -45,17 +48,23 @@ def main() -> None:
     peer = 0.0
     for words in told.judges:
         judge = registry.judge(words)
-        times = []
-        for sample in samples:
-            began = time.perf_counter()
-            _async.run(judge_one(sample, judge, NONE))
-            times.append(1000 * (time.perf_counter() - began))
+        times = asyncio.run(milliseconds(judge, samples))
         middle, slow = np.percentile(times[1:], [50, 95])
         peer = peer or middle
         print(
             f"{words}: {middle:.2f} ms a sample of {told.tokens} tokens (95th percentile {slow:.2f}), "
             f"{middle / peer:.1f} times {told.judges[0]}; the first {times[0]:.0f} ms"
         )
+
+
+async def milliseconds(judge: Judge, samples: Sequence[Sample]) -> list[float]:
+    """Return the milliseconds that each sample takes."""
+    found = []
+    for sample in samples:
+        began = time.perf_counter()
+        await judge_one(sample, judge, NONE)
+        found.append(1000 * (time.perf_counter() - began))
+    return found
 
 
 def tokens_of(sample: Sample) -> float:

@@ -289,6 +289,9 @@ DAY_PARTS: Mapping[str, str] = {"a": "a", "p": "p", "morning": "a", "afternoon":
 # What a fraction with its unit may begin with.
 FRACTION_WORDS = frozenset(("half", "quarter", "third", "two", "three", "fortnight"))
 
+# What must follow if one of these words begins a fraction.
+THEN: Mapping[str, str] = {"two": "thirds", "three": "quarters", "third": "of"}
+
 LOOSE = 0.05  # relative tolerance of a number such as "about 2,000"
 REACH = 0.06  # relative range that covers all values a rough number can mean
 MOST_DIGITS = 300  # longer digit strings are compared as text
@@ -446,7 +449,15 @@ def _numbers(wording: Wording, starts: Sequence[Start], free: Callable[[int], bo
                 end = found.span.end
                 yield found
                 continue
-            if (form and form not in COUNTS) or (words := _words().match(text, start)) is None:
+            if form and form not in COUNTS:
+                continue
+            if form in SMALL and _is_alone(text, start, start + len(form)):
+                end = start + len(form)
+                if found := _quantity(text, start, end, float(SMALL[form])):
+                    end = found.span.end
+                    yield found
+                continue
+            if (words := _words().match(text, start)) is None:
                 continue
             for first, last, value in checked(_spelled(words[0])):
                 if start + first >= end and (found := _quantity(text, start + first, start + last, value)):
@@ -498,6 +509,8 @@ def _quantity(text: str, start: int, end: int, value: float, grain: float | None
 
 def _fraction(text: str, start: int, form: str) -> Quantity | None:
     """Return the fraction at a word of `FRACTION_WORDS`, if it has a unit: "half an hour"."""
+    if form in THEN and _following(text, start + len(form)) != THEN[form]:
+        return None
     found, whole = _part_of().match(text, start), 0.0
     if found is None:
         found, whole = _whole_and_part().match(text, max(0, start - BEFORE), start + len(form)), 1.0
@@ -525,13 +538,31 @@ def _named_time(text: str, start: int, form: str) -> Quantity | None:
     """Return the time of day at a word, if it is one: "noon", "half past nine", "nine o'clock"."""
     if half := NAMED_TIMES.get(form):
         return Quantity(Span(start, start + len(form)), 0.0, CLOCK, half=half)
-    found = _past().match(text, start) if form in FRACTION_WORDS else None
+    found = _past().match(text, start) if form in ("half", "quarter") else None
     if found is None:
         return _time(text, start) if form in SMALL and _may_be_time(text, start + len(form)) else None
     at = found.start("hour")
     hour = _time(text, at) or Quantity(Span(at, found.end()), 60 * (_hour(found["hour"]) % 12), CLOCK)
     minutes = 60 * FRACTIONS[_named(found["part"])] * (1 if _named(found["way"]) == "past" else -1)
     return replace(hour, span=Span(start, hour.span.end), value=(hour.value + minutes) % HALF_DAY)
+
+
+def _is_alone(text: str, start: int, end: int) -> bool:
+    """Return whether a number word is surely a number of its own: what is around it belongs to none."""
+    word = _following(text, end)
+    return (
+        text[start : end + 1].isascii()
+        and not (start > 1 and text[start - 1] in ".,:" and text[start - 2].isdecimal())
+        and word.isascii()
+        and word not in COUNTS
+        and word != "and"
+    )
+
+
+def _following(text: str, end: int) -> str:
+    """Return the word that follows one character after `end`, in lower case."""
+    word = LETTERS.match(text, end + 1)
+    return word[0].lower() if word else ""
 
 
 def _may_be_time(text: str, end: int) -> bool:

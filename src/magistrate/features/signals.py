@@ -116,20 +116,23 @@ def rouge_l(sample: Prepared) -> Reading:
     forms = sample.output.forms
     if not forms:
         return NO_WORDS
-    stems = sample.output.stems
-    new: list[Span] = []
+    stems, restated, repeated = sample.output.stems, sample.restated, sample.said.repeated
+    new: list[int] = []
     for first, last in sample.sentences:
         kept = {first + at for at in sample.said.sequence.shared(forms[first:last])}
         new += [
-            sample.output.span(at, at)
+            at
             for at in range(first, last)
-            if at not in kept and at not in sample.restated and stems[at] not in sample.said.repeated
+            if at not in kept and at not in restated and stems[at] not in repeated
         ]
-    n = sum(stem not in sample.said.repeated for stem in stems)
+    n = sum(stem not in repeated for stem in stems)
     if not n:
         return NO_CONTENT
     reason = f"{len(new)} of {n} words {_are(new)} not in the context in this order" if new else ""
-    return Reading(len(new) / n, joined(new, sample.output.text), reason)
+    begins = [at for at, before in zip(new, (None, *new), strict=False) if before != at - 1]
+    ends = [at for at, after in zip(new, (*new[1:], None), strict=False) if after != at + 1]
+    spans = list(map(sample.output.span, begins, ends))
+    return Reading(len(new) / n, joined(spans, sample.output.text), reason)
 
 
 def chrf(sample: Prepared) -> Reading:

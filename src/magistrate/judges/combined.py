@@ -82,8 +82,8 @@ class Combined:
     if a share `base_rate` of outputs is. At .5 and above the label is `hallucinated`. Claims are the
     sentences that the context contradicts or does not contain, and the numbers, dates, names and quotations
     that are nowhere in it. The detector knows English prose only: on other languages and on program code
-    `novelty` decides alone, and the explanation says so. `size` selects the detector: the small one is part of
-    the package, the large one comes by `magistrate models pull detector-large`. `without` names a family of
+    `novelty` decides alone, and the explanation says so. `size` selects the detector: the small one is in the
+    package, the large one comes by `magistrate models pull detector-large`. `without` names a family of
     data sets: the weights are then those fitted to all other families, to measure the judge on that one.
     """
 
