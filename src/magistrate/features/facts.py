@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import filterfalse
 from math import isfinite
 from typing import Any
 
@@ -789,7 +790,9 @@ def _starts(wording: Wording) -> list[Start]:
     """
     text, forms = wording.text, wording.forms
     found: list[Start] = []
-    unusual = {each for each in set(forms) if each in LEADS or not (each.isalpha() and each.isascii())}
+    known = set(forms)
+    unusual = LEADS.intersection(known)
+    unusual |= {*filterfalse(str.isalpha, known), *filterfalse(str.isascii, known)}
     odd = [at for at, form in enumerate(forms) if form in unusual]
     for at in checked(odd):
         form, (start, end) = forms[at], wording.places[at]

@@ -61,9 +61,9 @@ def _separated(raws: Sequence[str]) -> dict[int, str]:
     is one of a sentence.
     """
     found: dict[int, str] = {}
-    if len(raws) < LEAST_LINES:
-        return found
     for mark, least in (("\t", 2), (";", 3), (",", 3)):
+        if sum([raw.count(mark) >= least - 1 for raw in raws]) < LEAST_LINES:
+            continue
         names: list[str] = []
         rows: dict[int, list[str]] = {}
         for number, raw in enumerate(checked([*raws, ""])):
