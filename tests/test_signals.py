@@ -17,7 +17,7 @@ from magistrate.errors import InputError, SpecError
 from magistrate.features.facts import Amounts, dates, quantities
 from magistrate.features.prepared import PassageIndex, Reading, covers, listed, prepared
 from magistrate.features.signals import SIGNALS, ngram_novelty, readings
-from magistrate.features.words import stem, worded, words
+from magistrate.features.words import STRETCH, form, stem, worded, words
 from magistrate.types import Sample, Turn
 
 TEXTS = st.text(
@@ -539,3 +539,18 @@ def test_all_signals_take_milliseconds_and_time_grows_with_length() -> None:
 def test_an_output_is_copied_if_one_text_has_its_words_in_a_row(output: str, copied: bool) -> None:
     sample = Sample("s", output, ("The bridge in Bern.", "Anna said: it is."), input="When was it?")
     assert prepared(sample).is_copied == copied
+
+
+@pytest.mark.parametrize("piece", ["Word1 two-three. ", "Éa 5 o'clock\n", "東京 é-1 ", "longword", "é"])
+def test_long_texts_are_split_into_the_same_words_as_short_ones(piece: str) -> None:
+    text = piece * (3 * STRETCH // len(piece))
+    found = worded(text)
+    short = worded(piece * 3)
+    assert all(
+        form(text[start:end]) == word for word, (start, end) in zip(found.forms, found.places, strict=True)
+    )
+    if piece[-1].isspace():
+        assert found.forms == worded(piece).forms * (3 * STRETCH // len(piece))
+        assert found.places[: len(short.places)] == short.places
+    else:
+        assert found.places == ((0, len(text)),)
