@@ -9,7 +9,9 @@ sample, and one at least. The difference is of the same samples, with a 95 % int
 `llmbar`, which has no context, judges say which of two answers follows the instruction better.
 
 Every judge is a stored run: what is done is not asked again, and what was interrupted goes on. Answers of the
-cache are not used, so that tokens are those of a first run. Tables are printed as Markdown.
+cache are not used, so that tokens are those of a first run. Tables are printed as Markdown. With `--append`
+the figures are appended to a file, too; `python -m benchmarks.quality.publish` takes those of panels.jsonl
+into the package.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +76,10 @@ CRITERION = (
 )
 GRADED = "Instruction following: the text does what the instruction asks, all of it and nothing else."
 WARM = (Option("yes", ("Yes",)), Option("no", ("No",)))
+
+
+Facts = dict[str, Any]
+"""The figures of a row, as they are appended to a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,29 +184,32 @@ def at_budget(poll: Judged, panel: Judged) -> tuple[Judged, int]:
     return Judged(name, poll.judge, poll.samples, outcomes, None), short
 
 
-def labelled_rows(panels: Sequence[Judged], single: Judged, poll: Judged) -> Iterator[list[str]]:
-    """Yield a row of the table for the single judge and each panel."""
+def labelled_rows(
+    panels: Sequence[Judged], single: Judged, poll: Judged
+) -> Iterator[tuple[list[str], Facts]]:
+    """Yield a row of the table, and its figures, for the single judge and each panel."""
     for each in (single, *panels):
         rival, short = at_budget(poll, each)
         votes, tokens = _mean(rival)
-        row = [f"`{each.name}`", *cost(each)]
+        row, known = [f"`{each.name}`", *cost(each)], facts_of(each)
         try:
             found = compare([each.side(), rival.side()], (METRIC, RANKING), seed=SEED)
         except InputError as error:
-            yield [*row, *["–"] * 6, str(error)]
+            yield [*row, *["–"] * 6, str(error)], known
             continue
-        mine, theirs = (
-            [estimate(side.figures[metric]) for metric in (METRIC, RANKING)] for side in found.sides
-        )
+        mine, theirs = ([side.figures[metric] for metric in (METRIC, RANKING)] for side in found.sides)
+        difference = found.pairs[0].differences[METRIC].value
         note = f"; votes ran out on {short}" if short else ""
-        yield [
+        cells = [
             *row,
-            *mine,
-            *theirs,
+            *map(estimate, mine),
+            *map(estimate, theirs),
             f"{votes:.1f} votes, {tokens:,.0f} tokens{note}",
-            estimate(found.pairs[0].differences[METRIC].value, signed=True),
+            estimate(difference, signed=True),
             f"{found.n}/{found.n_all}",
         ]
+        figures = {METRIC: mine[0], RANKING: mine[1], "votes": theirs[0], "difference": difference}
+        yield cells, {**known, "n": found.n, **{name: figure(value) for name, value in figures.items()}}
 
 
 def _mean(rival: Judged) -> tuple[float, float]:
@@ -233,8 +243,8 @@ def pairs(n: int) -> list[Sample]:
     return list(smallest(samples, n))
 
 
-def pair_rows(samples: Sequence[Sample], engine: Engine, store: Path) -> Iterator[list[str]]:
-    """Yield a row of the table for each way to say which of two answers is better."""
+def pair_rows(samples: Sequence[Sample], engine: Engine, store: Path) -> Iterator[tuple[list[str], Facts]]:
+    """Yield a row of the table, and its figures, for each way to say which of two answers is better."""
     committee = Committee(members_of(()), criteria=CRITERION)
     for name, judge in (
         ("pairwise", Pairwise(CRITERION)),
@@ -248,22 +258,28 @@ def pair_rows(samples: Sequence[Sample], engine: Engine, store: Path) -> Iterato
         )
 
 
-def pair_row(own: Judged) -> list[str]:
+def pair_row(own: Judged) -> tuple[list[str], Facts]:
     """Return the row of a judge that compares: a tie is no right answer, and is counted."""
     verdicts = [each for each in own.outcomes.values() if isinstance(each, Verdict)]
     said = {each.sample_id: each.label for each in verdicts}
     consistent = [bool(each.details.get("consistent")) for each in verdicts if "consistent" in each.details]
     lean = [each.details["first_preferred"] for each in verdicts if "first_preferred" in each.details]
-    return [
+    hits, ties = right(own.samples, said)
+    same = proportion(sum(consistent), len(consistent), "no pair was asked in both orders")
+    cells = [
         f"`{own.name}`",
         *cost(own),
-        *right(own.samples, said),
-        estimate(proportion(sum(consistent), len(consistent), "no pair was asked in both orders")),
+        estimate(hits),
+        str(ties),
+        estimate(same),
         f"{sum(lean) / len(lean):+.2f}" if lean else "–",
     ]
+    return cells, {**facts_of(own), "right": figure(hits), "ties": ties, "consistent": figure(same)}
 
 
-def graded_row(name: str, judge: GEval, samples: Sequence[Sample], engine: Engine, store: Path) -> list[str]:
+def graded_row(
+    name: str, judge: GEval, samples: Sequence[Sample], engine: Engine, store: Path
+) -> tuple[list[str], Facts]:
     """Return the row of a judge that grades each answer alone; the better grade wins, equal ones tie."""
     alone = [
         replace(each, id=f"{each.id}/{side}", output=text, alternatives=())
@@ -278,21 +294,25 @@ def graded_row(name: str, judge: GEval, samples: Sequence[Sample], engine: Engin
         if len(scores) == 2:
             said[each.id] = TIE if scores[0] == scores[1] else BETTER if scores[0] > scores[1] else WORSE
     halved = replace(own, samples={each.id: each for each in samples})
-    return [
+    hits, ties = right(halved.samples, said)
+    cells = [
         f"`{name}`",
         f"{len(said)}/{len(samples)}",
         *cost(halved)[1:],
-        *right(halved.samples, said),
+        estimate(hits),
+        str(ties),
         "1 by design",
         "–",
     ]
+    known = {**facts_of(halved), "n": len(samples), "n_ok": len(said)}
+    return cells, {**known, "judge": f"geval:scale={judge.scale}", "right": figure(hits), "ties": ties}
 
 
-def right(samples: Mapping[str, Sample], said: Mapping[str, str]) -> list[str]:
-    """Return the cells of the share that is right, of all pairs with a verdict, and of ties."""
+def right(samples: Mapping[str, Sample], said: Mapping[str, str]) -> tuple[Estimate, int]:
+    """Return the share that is right, of all pairs with a verdict, and the number of ties."""
     hits = sum(label == samples[sample_id].metadata["better"] for sample_id, label in said.items())
     ties = sum(label == TIE for label in said.values())
-    return [estimate(proportion(hits, len(said), "there is no verdict")), str(ties)]
+    return proportion(hits, len(said), "there is no verdict"), ties
 
 
 PAIRED = [
@@ -308,7 +328,25 @@ PAIRED = [
 ]
 
 
-# --- cells ------------------------------------------------------------------------------------------
+# --- cells and figures ------------------------------------------------------------------------------
+
+
+def facts_of(own: Judged) -> Facts:
+    """Return what a row says of any judge; calls, tokens and seconds are means of a sample."""
+    usage, n = own.usage(), len(own.samples)
+    return {
+        "judge": own.name,
+        "n": n,
+        "n_ok": sum(isinstance(each, Verdict) for each in own.outcomes.values()),
+        "calls": round(usage.calls / n, 1),
+        "tokens": round((usage.prompt + usage.generated) / n),
+        "seconds": None if own.seconds is None else round(own.seconds / n, 2),
+    }
+
+
+def figure(found: Estimate) -> list[float | None]:
+    """Return a figure and the ends of its interval; None where there is none."""
+    return [None if each is None else round(each, 3) for each in (found.value, found.low, found.high)]
 
 
 def cost(own: Judged) -> list[str]:
@@ -336,6 +374,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--model", default=default().name)
     words.add_argument("--samples", type=int, default=100, help="of each set; 0 for all")
     words.add_argument("--votes", type=int, default=20, help="of self-consistency, at most; 1 to 50")
+    words.add_argument("--append", type=Path, metavar="FILE", help="append the figures as JSONL")
     words.add_argument("--store", type=Path, default=home() / "bench" / "panels.db")
     return words
 
@@ -363,7 +402,13 @@ def main() -> None:
                 rows, head = list(labelled_rows(own, single, poll)), LABELLED
             here = machine(available_cores())
             print(f"\n{name}, {asked.samples or 'all'} samples, `{asked.model}`, printed at {here.commit}\n")
-            print(markdown(head, rows), flush=True)
+            print(markdown(head, [cells for cells, _ in rows]), flush=True)
+            if asked.append is not None:
+                day = datetime.now(UTC).isoformat(timespec="seconds")
+                of = {"kind": "panel", "set": name, "model": asked.model, "commit": here.commit, "date": day}
+                with asked.append.open("a", encoding="utf-8") as file:
+                    made = [known for _, known in rows if known["judge"] != SINGLE]
+                    file.writelines(f"{json.dumps({**of, **known})}\n" for known in made)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
         sys.exit(130)

@@ -26,6 +26,7 @@ from magistrate.datasets.named import NamedSet, catalogue
 from magistrate.engines.base import Capability
 from magistrate.engines.registry import KINDS, SHORTHANDS
 from magistrate.judges import definitions, geval, registry
+from magistrate.report.judges import cost, worth
 from magistrate.runs import spec as specs
 from magistrate.training.detector import recipe
 from magistrate.types import FAITHFUL, HALLUCINATED
@@ -136,7 +137,7 @@ def commands_part() -> str:
 
 
 def judges_part() -> str:
-    """The judges of this package with their options and defaults."""
+    """The judges of this package with their options and defaults, their cost and their measured worth."""
     rows = []
     for name, entry in registry.judge_entries().items():
         if entry.module.startswith("magistrate."):
@@ -145,8 +146,9 @@ def judges_part() -> str:
             words = [
                 option if value is None else f"{option}={registry.spell(value)}" for option, value in set_to
             ]
-            rows.append([f"`{name}`", judge.info.summary, codes(words)])
-    return table(["judge", "how it decides", "options and their defaults"], rows)
+            told = [cost(judge) or "–", worth(judge) or "–"]
+            rows.append([f"`{name}`", judge.info.summary, codes(words), *told])
+    return table(["judge", "how it decides", "options and their defaults", "cost", "worth"], rows)
 
 
 def fields_part() -> str:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks import panels
 from magistrate import ScriptedEngine
 from magistrate.judges import registry
@@ -54,7 +56,13 @@ def test_self_consistency_gets_as_many_votes_as_the_panel_had_tokens_for(tmp_pat
         assert outcome.score == sum(against for against, _ in votes[:taken]) / taken  # type: ignore[union-attr]
     assert short == 0 and panels.at_budget(small, poll)[1] == 8, "where votes run out, it is told"
     rows = list(panels.labelled_rows([small], poll, poll))
-    assert all(len(row) == len(panels.LABELLED) for row in rows) and rows[0][-1] == "8/8"
+    assert all(len(row) == len(panels.LABELLED) for row, _ in rows) and rows[0][0][-1] == "8/8"
+    single, figures = (known for _, known in rows)
+    assert (figures["judge"], figures["n"], figures["n_ok"]) == (small.name, 8, 8)
+    assert figures["calls"] == small.usage().calls / 8 and single["calls"] > figures["calls"]
+    assert figures["difference"][0] == pytest.approx(
+        figures["balanced_accuracy"][0] - figures["votes"][0], abs=2e-3
+    )
 
 
 def test_a_tie_of_two_answers_is_not_right_and_conflicting_orders_are_counted(tmp_path: Path) -> None:
@@ -69,7 +77,8 @@ def test_a_tie_of_two_answers_is_not_right_and_conflicting_orders_are_counted(tm
     ]
     engine = ScriptedEngine(script, name="pairs")
     judge = Pairwise("By length.", ties=False)
-    row = panels.pair_row(panels.judged("pairwise", judge, pairs, engine, tmp_path / "p.db"))
+    row, known = panels.pair_row(panels.judged("pairwise", judge, pairs, engine, tmp_path / "p.db"))
+    assert known["right"][0] == 0.5 and known["ties"] == 1
     assert len(row) == len(panels.PAIRED)
     told = dict(zip(panels.PAIRED, row, strict=True))
     assert told["verdicts"] == "4/4" and told["right"].startswith(".50"), (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,6 +17,7 @@ from magistrate.errors import SpecError
 from magistrate.judges import quality, registry
 from magistrate.judges.quality import Measured, measured, read, summaries, table
 from magistrate.judges.registry import spelled
+from magistrate.report.judges import cost, worth
 from magistrate.types import Recipe
 from terminal import Call
 
@@ -150,3 +152,61 @@ def test_nothing_ranks_clearly_better_than_the_default_without_a_download_where_
     assert len(whole) >= 3, "nothing to choose from"
     (default,) = {each.folds for each in measured(registry.judge("auto"))}
     assert max(whole.values()) - whole[default] < CLEARLY
+
+
+def panel(**facts: Any) -> dict[str, Any]:
+    values = {
+        "judge": "courtroom:least=1",
+        "model": "m",
+        "set": "begin",
+        "n": 60,
+        "calls": 7.3,
+        "tokens": 6022,
+    }
+    return {**values, "balanced_accuracy": [0.5, 0.37, 0.64], "difference": [0.0, -0.13, 0.14], **facts}
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """What `worth` says of the courtroom, where these are all panels that were measured."""
+
+    def worth_of(*rows: dict[str, Any], judge: str = "courtroom") -> str:
+        parsed = tomllib.loads(published([], {}, rows))
+        monkeypatch.setattr(quality, "_parsed", lambda: parsed)
+        quality.comparisons.cache_clear()
+        return worth(registry.judge(judge))
+
+    monkeypatch.setattr(quality, "table", tuple)
+    yield worth_of
+    quality.comparisons.cache_clear()
+
+
+def test_a_panel_that_does_not_beat_as_many_votes_says_so(told: Callable[..., str]) -> None:
+    plain = "does not beat as many votes of one question on begin with m"
+    assert told(panel()) == plain
+    assert told(panel(difference=[0.0, None, None], balanced_accuracy=[0.5, None, None])) == plain
+    better = panel(set="summedits", difference=[0.2, 0.05, 0.35])
+    assert told(panel(), better) == (
+        "beats as many votes of one question on summedits with m; "
+        "does not beat as many votes of one question on begin with m"
+    )
+    assert told(better, panel(set="summedits")) == plain.replace("begin", "summedits"), "the last one counts"
+    assert told(panel(), judge="geval") == "", "of another judge"
+
+
+def test_pairs_are_told_as_the_share_that_is_right(told: Callable[..., str]) -> None:
+    pairs = {"set": "llmbar", "right": [0.35, 0.24, 0.48], "ties": 3, "difference": [None, None, None]}
+    rows = [
+        panel(judge="pairwise", **pairs),
+        panel(judge="pairwise:ties=false", **{**pairs, "right": [0.5, 0.4, 0.6]}),
+    ]
+    assert told(*rows, judge="pairwise") == "right on .35 to .50 of the pairs of llmbar with m"
+    assert cost(registry.judge("pairwise")) == "7.3 calls, 6,022 tokens"
+
+
+def test_a_judge_shows_its_comparisons(call: Call) -> None:
+    shown = call("judges", "courtroom").out
+    assert "as many votes of one question" in " ".join(shown.split())
+    compared = call("judges", "courtroom", "--json").data["compared"]
+    assert "courtroom:least=1" in {each["judge"] for each in compared}
+    assert all(f"{each['calls']:g}" in shown and each["set"] in shown for each in compared)

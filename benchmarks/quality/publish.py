@@ -1,7 +1,7 @@
 """Writes the table of measured quality that `magistrate judges` shows.
 
-`python -m benchmarks.quality.publish` reads benchmarks/quality.jsonl. A judge that
-ships trained on all sets is given the rows that stand for it, of judges trained without each family:
+`python -m benchmarks.quality.publish` reads benchmarks/quality.jsonl and panels.jsonl. A judge that ships
+trained on all sets is given the rows that stand for it, of judges trained without each family:
 `--folds novelty 'novelty:without={family}'`.
 """
 
@@ -23,17 +23,25 @@ from magistrate.judges.quality import TABLE
 
 HEAD = """\
 # How well judges were measured to judge, as `magistrate judges` shows it. Written by
-# benchmarks/quality/publish.py from benchmarks/quality.jsonl; not to be edited.
+# benchmarks/quality/publish.py from benchmarks/quality.jsonl and panels.jsonl; not to be edited.
 # auroc and balanced_accuracy: the figure and its 95 % interval; ms: wall clock a sample.
+# compared: what judges of several calls are worth beside as many votes of one question, or on pairs.
 """
+COMPARED = ("judge", "model", "set", "n", "calls", "tokens")
+FIGURES = ("balanced_accuracy", "difference", "right")
 RECIPE = re.compile(r"judge=(?P<judge>.+?) model=\S+ prompt=(?P<prompt>.*?) constraint=")
 
 
-def published(rows: Sequence[QualityRow], folds: Mapping[str, str] = MappingProxyType({})) -> str:
+def published(
+    rows: Sequence[QualityRow],
+    folds: Mapping[str, str] = MappingProxyType({}),
+    panels: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """Return the text of the table: for every judge and model the rows on sets it was not trained on.
 
-    `folds` maps a judge to the specification, with `{family}`, whose rows represent it: judges trained like
-    it, each without the set's family. Raises `SpecError` if there are none.
+    `panels` are rows of `benchmarks.panels`: the last of each judge, model and set counts. `folds` maps a
+    judge to the specification, with `{family}`, whose rows represent it: judges trained like it, each without
+    the set's family. Raises `SpecError` if there are none.
     """
     found: dict[tuple[str, str, str, str], list[QualityRow]] = {}
     for row in rows:
@@ -47,7 +55,18 @@ def published(rows: Sequence[QualityRow], folds: Mapping[str, str] = MappingProx
             found.setdefault((recipe["judge"], recipe["prompt"], row.model, ""), []).append(row)
     if missing := [words for words in folds.values() if words not in {row.judge for row in rows}]:
         raise SpecError(f"no row is of {missing[0]!r}; measured are: {', '.join(_judges(rows))}")
-    return "\n".join([HEAD, *(_part(*key, several) for key, several in sorted(found.items()))])
+    last = {(each["judge"], each["model"], each["set"]): each for each in panels}
+    parts = [_part(*key, several) for key, several in sorted(found.items())]
+    return "\n".join([HEAD, *parts, *(_panel(each) for _, each in sorted(last.items()))])
+
+
+def _panel(row: Mapping[str, Any]) -> str:
+    known = {name: row[name] for name in COMPARED}
+    known |= {name: row[name] for name in FIGURES if None not in row.get(name, (None,))}
+    known |= {"ties": row["ties"]} if "ties" in row else {}
+    return "\n".join(
+        ["[[compared]]", *(f"{name} = {json.dumps(value)}" for name, value in known.items()), ""]
+    )
 
 
 def _judges(rows: Sequence[QualityRow]) -> list[str]:
@@ -91,16 +110,19 @@ def _text(value: str) -> str:
 
 
 ROWS = Path(__file__).parent.with_suffix(".jsonl")
+PANELS = ROWS.with_name("panels.jsonl")
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--panels", type=Path, default=PANELS)
     parser.add_argument("--to", type=Path, default=TABLE)
     parser.add_argument("--folds", nargs=2, action="append", default=[], metavar=("JUDGE", "WORDS"))
     chosen = parser.parse_args(arguments)
     folds = dict(chosen.folds)
-    chosen.to.write_text(published(newest(read(chosen.rows)), folds), encoding="utf-8")
+    panels = [json.loads(line) for line in chosen.panels.read_text(encoding="utf-8").splitlines()]
+    chosen.to.write_text(published(newest(read(chosen.rows)), folds, panels), encoding="utf-8")
     print(f"wrote {chosen.to}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate._text import decimal
+from magistrate._text import decimal, signed
 from magistrate.cli.completion import JUDGES
 from magistrate.cli.options import OneOrCommand, json_option, model_options, tell_unasked
 from magistrate.cli.output import PIPED, console, is_pipe, print_json, print_table, write_file
@@ -17,14 +17,14 @@ from magistrate.report.export import outcome_data
 from magistrate.report.judges import asks_of, facts, inputs_of, listed, milliseconds, option_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console, RenderableType
     from rich.table import Table
 
     from magistrate.datasets import Dataset
     from magistrate.engines.base import Engine, EngineSettings
-    from magistrate.judges.quality import Figure, Measured
+    from magistrate.judges.quality import Compared, Figure, Measured
     from magistrate.types import Sample
 
 
@@ -35,6 +35,11 @@ READING = (
     "Judges that we trained are measured by judges trained the same way without the set's family. Judges "
     "that need a model were measured with {model}. ms: median time per sample. –: not measured. Options and "
     "figures of each set: magistrate judges NAME."
+)
+COMPARED = ("judge", "set", "model", "n", "calls", "tokens", "right [95 %]", "difference [95 %]")
+AS_MANY = (
+    "right: balanced accuracy; of llmbar the share of pairs that are decided as people did. difference: to "
+    "as many votes of one question (chainpoll) as fit into the same tokens. –: no interval, or not measured."
 )
 UNMEASURED = "Not measured: the package has no figures of how well it judges."
 FOLDS = "For {n}, the figures are of judges trained like this one, without any set of that family."
@@ -124,7 +129,7 @@ def show(name: str, as_json: bool) -> None:
     from rich.text import Text
 
     from magistrate.judges import registry
-    from magistrate.judges.quality import measured
+    from magistrate.judges.quality import compared, measured
     from magistrate.report.formatting import plain
 
     judge = registry.judge(name)
@@ -138,13 +143,18 @@ def show(name: str, as_json: bool) -> None:
     terminal.print()
     terminal.print(_grid(_rows_of_judge(judge, described)))
     terminal.print()
-    found = measured(judge)
-    if not found:
+    found, panels = measured(judge), compared(judge)
+    if not found and not panels:
         terminal.print(Text(UNMEASURED, style="dim"))
-        return
-    print_table(FIGURES, _figures_of(found), spare=("bal. acc. [95 %]",))
+    if found:
+        print_table(FIGURES, _figures_of(found), spare=("bal. acc. [95 %]",))
     if stood := [each.set for each in found if each.folds]:
         terminal.print(Text(FOLDS.format(n=", ".join(dict.fromkeys(stood))), style="dim"))
+    if panels:
+        print_table(
+            COMPARED, _comparisons_of(panels), wrapped={"judge": 16, "model": 12}, spare=("n", "tokens")
+        )
+        terminal.print(Text(AS_MANY, style="dim"))
 
 
 # --- judges of your own -----------------------------------------------------------------------------
@@ -396,10 +406,27 @@ def _figures_of(found: Sequence[Measured]) -> list[list[str]]:
     ]
 
 
-def _figure(figure: Figure | None) -> str:
+def _comparisons_of(panels: Sequence[Compared]) -> list[list[str]]:
+    """Return one row per judge, set and model: what it costs a sample, and how often it is right."""
+    return [
+        [
+            each.judge,
+            each.set,
+            each.model,
+            str(each.n),
+            f"{each.calls:g}",
+            f"{each.tokens:,}",
+            _figure(each.balanced_accuracy or each.right),
+            _figure(each.difference, signed),
+        ]
+        for each in panels
+    ]
+
+
+def _figure(figure: Figure | None, form: Callable[[float], str] = decimal) -> str:
     if figure is None:
         return "–"
-    value, low, high = map(decimal, figure)
+    value, low, high = map(form, figure)
     return f"{value} [{low}, {high}]"
 
 

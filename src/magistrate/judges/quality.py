@@ -1,7 +1,8 @@
 """The measured quality of judges, from the table `quality.toml` in the package.
 
-`benchmarks/quality/publish.py` writes the table from rows of `python -m benchmarks.quality`. Figures hold
-for the judge as it was measured: there are none for other options, another prompt or other weights.
+`benchmarks/quality/publish.py` writes the table from rows of `python -m benchmarks.quality` and of
+`python -m benchmarks.panels`. Figures hold for the judge as it was measured: there are none for another
+prompt or other weights, and those of panels tell the options.
 """
 
 from __future__ import annotations
@@ -41,6 +42,34 @@ class Measured:
     balanced_accuracy: Figure | None
     ms: float | None
     folds: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a judge of several calls is worth, on `n` samples of a `set`; `judge` has the options.
+
+    `calls` and `tokens` are means of a sample. On a labelled set, `difference` is its balanced accuracy less
+    that of as many votes of one question (`chainpoll`) as fit into its tokens. On pairs of answers, `right`
+    is the share of pairs that it decides as people did, and `ties` the number of those that it does not
+    decide. Figures are None if they do not apply or have no interval.
+    """
+
+    judge: str
+    model: str
+    set: str
+    n: int
+    calls: float
+    tokens: int
+    balanced_accuracy: Figure | None = None
+    difference: Figure | None = None
+    right: Figure | None = None
+    ties: int | None = None
+
+
+def compared(judge: Judge) -> tuple[Compared, ...]:
+    """Return the comparisons of a kind of judge, with any options, by model and set; may be empty."""
+    name = spelled(judge).partition(":")[0]
+    return tuple(each for each in comparisons() if each.judge.partition(":")[0] == name)
 
 
 def measured(judge: Judge) -> tuple[Measured, ...]:
@@ -88,9 +117,24 @@ def _summary(model: str, found: Sequence[Measured]) -> Summary:
 @cache
 def table() -> tuple[Measured, ...]:
     """Return every row of the table."""
+    return read(_parsed())
+
+
+@cache
+def comparisons() -> tuple[Compared, ...]:
+    """Return what every measured panel is worth."""
+    figures = ("balanced_accuracy", "difference", "right")
+    return tuple(
+        Compared(**{**each, **{name: _figure(each.get(name)) for name in figures}})
+        for each in _parsed().get("compared", ())
+    )
+
+
+@cache
+def _parsed() -> dict[str, Any]:
     import tomllib
 
-    return read(tomllib.loads(TABLE.read_text(encoding="utf-8")))
+    return tomllib.loads(TABLE.read_text(encoding="utf-8"))
 
 
 def read(values: dict[str, Any]) -> tuple[Measured, ...]:

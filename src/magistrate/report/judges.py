@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from magistrate._text import counted, decimal
+from magistrate.engines.none import NO_MODEL
 from magistrate.engines.registry import KINDS
 from magistrate.judges.base import AsksJudge, DescribesItself, FolderJudge, Judge, WritesUnderConstraint
-from magistrate.judges.quality import measured
+from magistrate.judges.quality import Compared, compared, measured, summaries
 from magistrate.judges.registry import settable, spell
 
 
@@ -40,7 +42,52 @@ def facts(judge: Any) -> dict[str, Any]:
         "trained_on": sorted(info.trained_on),
         "card": card_of(judge),
         "measured": [dataclasses.asdict(each) for each in measured(judge)],
+        "compared": [dataclasses.asdict(each) for each in compared(judge)],
     }
+
+
+def cost(judge: Any) -> str:
+    """Return what a sample costs, as far as it was measured: milliseconds, or calls and tokens."""
+    told = [f"{milliseconds(each.ms)} ms{_with(each.model)}" for each in summaries(measured(judge))]
+    if panels := compared(judge):
+        calls, tokens = ([getattr(each, name) for each in panels] for name in ("calls", "tokens"))
+        told.append(f"{_between(calls, '{:g}'.format)} calls, {_between(tokens, '{:,}'.format)} tokens")
+    return "; ".join(told)
+
+
+def worth(judge: Any) -> str:
+    """Return how well a judge was measured to judge, in a few words; empty if it was not."""
+    told = [
+        f"AUROC {decimal(each.auroc)} on {counted(each.sets, 'set')}{_with(each.model)}"
+        for each in summaries(measured(judge))
+    ]
+    votes = [each for each in compared(judge) if each.ties is None]
+    better = [each for each in votes if each.difference is not None and each.difference[1] > 0]
+    if better:
+        told.append(f"beats as many votes of one question on {_named(better)}")
+    if rest := [each for each in votes if each not in better]:
+        told.append(f"does not beat as many votes of one question on {_named(rest)}")
+    pairs = [each for each in compared(judge) if each.right is not None]
+    if shares := [each.right[0] for each in pairs if each.right is not None]:
+        told.append(f"right on {_between(shares, decimal)} of the pairs of {_named(pairs)}")
+    return "; ".join(told)
+
+
+def _between(values: Sequence[float], form: Callable[[float], str]) -> str:
+    """Return the least and the largest value, or the only one."""
+    return " to ".join(dict.fromkeys(map(form, (min(values), max(values)))))
+
+
+def _with(model: str) -> str:
+    return "" if model == NO_MODEL else f" with {model}"
+
+
+def _named(panels: Iterable[Compared]) -> str:
+    """Return the sets, each with the models that were asked on it."""
+    models: dict[str, dict[str, None]] = {}
+    for each in panels:
+        models.setdefault(each.set, {})[each.model] = None
+    return ", ".join(f"{name}{_with(' and '.join(several))}" for name, several in models.items())
 
 
 def card_of(judge: Any) -> str | None:
