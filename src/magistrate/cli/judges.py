@@ -152,7 +152,7 @@ def show(name: str, as_json: bool) -> None:
         terminal.print(Text(FOLDS.format(n=", ".join(dict.fromkeys(stood))), style="dim"))
     if panels:
         print_table(
-            COMPARED, _comparisons_of(panels), wrapped={"judge": 16, "model": 12}, spare=("n", "tokens")
+            COMPARED, _comparisons_of(panels), wrapped={"judge": 14, "model": 11}, spare=("n", "tokens")
         )
         terminal.print(Text(AS_MANY, style="dim"))
 
