@@ -135,10 +135,12 @@ def test_every_answer_is_as_the_api_describes_it(client: TestClient) -> None:
 def test_judgements_are_counted_by_judge_and_kind(client: TestClient) -> None:
     for sample in (CODE, CODE, {**CODE, "context": []}, {**CODE, "judge": "novelty:base_rate=.3"}):
         client.post("/api/judge", json=sample).raise_for_status()
-    told = client.get("/metrics").text
-    assert 'magistrate_judgements_total{judge="novelty",outcome="verdict"} 3.0' in told
-    assert 'magistrate_judgements_total{judge="novelty",outcome="abstention"} 1.0' in told
-    assert "magistrate_judgements_in_flight 0.0" in told
+    for line in (
+        'magistrate_judgements_total{judge="novelty",outcome="verdict"} 3.0',
+        'magistrate_judgements_total{judge="novelty",outcome="abstention"} 1.0',
+        "magistrate_judgements_in_flight 0.0",
+    ):
+        until(lambda line=line: line in client.get("/metrics").text)  # counted just after the answer
 
 
 # --- what may be asked --------------------------------------------------------------------------
