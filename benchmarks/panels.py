@@ -68,6 +68,7 @@ PANELS = (
     "selfcheck:n=3",
     "semantic_entropy:n=3",
     "rubric",
+    "candidates",
 )
 METRIC, RANKING = "balanced_accuracy", "auroc"
 CRITERION = (
