@@ -200,7 +200,7 @@ def test_pairs_are_told_as_the_share_that_is_right(told: Callable[..., str]) -> 
         panel(judge="pairwise", **pairs),
         panel(judge="pairwise:ties=false", **{**pairs, "right": [0.5, 0.4, 0.6]}),
     ]
-    assert told(*rows, judge="pairwise") == "right on .35 to .50 of the pairs of llmbar with m"
+    assert told(*rows, judge="pairwise") == "right on .35 to .50 of 60 pairs, 3 ties, on llmbar with m"
     assert cost(registry.judge("pairwise")) == "7.3 calls, 6,022 tokens"
 
 

@@ -69,7 +69,9 @@ def worth(judge: Any) -> str:
         told.append(f"does not beat as many votes of one question on {_named(rest)}")
     pairs = [each for each in compared(judge) if each.right is not None]
     if shares := [each.right[0] for each in pairs if each.right is not None]:
-        told.append(f"right on {_between(shares, decimal)} of the pairs of {_named(pairs)}")
+        ties = _between([each.ties or 0 for each in pairs], str)
+        n = _between([each.n for each in pairs], str)
+        told.append(f"right on {_between(shares, decimal)} of {n} pairs, {ties} ties, on {_named(pairs)}")
     return "; ".join(told)
 
 
@@ -87,7 +89,10 @@ def _named(panels: Iterable[Compared]) -> str:
     models: dict[str, dict[str, None]] = {}
     for each in panels:
         models.setdefault(each.set, {})[each.model] = None
-    return ", ".join(f"{name}{_with(' and '.join(several))}" for name, several in models.items())
+    sets: dict[str, list[str]] = {}
+    for name, several in models.items():
+        sets.setdefault(" and ".join(sorted(several)), []).append(name)
+    return ", ".join(f"{' and '.join(names)}{_with(asked)}" for asked, names in sets.items())
 
 
 def card_of(judge: Any) -> str | None:
