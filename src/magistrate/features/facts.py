@@ -482,8 +482,11 @@ def _numbers(wording: Wording, starts: Sequence[Start], free: Callable[[int], bo
 
 def _quantity(text: str, start: int, end: int, value: float, grain: float | None = None) -> Quantity | None:
     """Return the number at `[start, end)` with what stands around it, if it is one; no `grain` for words."""
-    before = _before().match(text, max(0, start - BEFORE), start) if _is_led(text, start) else NOTHING
-    after = _after().match(text, end) if _is_followed(text, end) else None
+    is_led, is_followed = _is_led(text, start), _is_followed(text, end)
+    if grain is not None and not is_led and not is_followed and isfinite(value):
+        return Quantity(Span(start, end), value)
+    before = _before().match(text, max(0, start - BEFORE), start) if is_led else NOTHING
+    after = _after().match(text, end) if is_followed else None
     if after is not None and after["part"]:
         value += FRACTIONS[_named(after["part"])]
     scale, word, ended = _scale_and_unit(after, before["money"], end)
@@ -795,7 +798,7 @@ def _starts(wording: Wording) -> list[Start]:
     unusual |= {*filterfalse(str.isalpha, known), *filterfalse(str.isascii, known)}
     odd = [at for at, form in enumerate(forms) if form in unusual]
     for at in checked(odd):
-        form, (start, end) = forms[at], wording.places[at]
+        form, start, end = forms[at], wording.starts[at], wording.ends[at]
         if form in LEADS:
             found.append((start, form))
             continue

@@ -67,7 +67,7 @@ def initials(wording: Wording) -> Iterator[str]:
     """Yield the initials of runs of capitalized words, such as *un* for United Nations."""
     letters = ""
     ended = -1
-    for word, (start, end) in zip(wording.forms, wording.places, strict=True):
+    for word, start, end in zip(wording.forms, wording.starts, wording.ends, strict=True):
         if letters and wording.text[ended:start].strip():
             letters = ""
         if wording.text[start].isupper():
@@ -83,7 +83,7 @@ def _end(wording: Wording, written: Sequence[str], capital: list[bool], at: int)
     """Return the index after the run of capitalized words that begins at `at`."""
     last = at + 1
     while last < len(written):
-        between = wording.text[wording.places[last - 1][1] : wording.places[last][0]]
+        between = wording.text[wording.ends[last - 1] : wording.starts[last]]
         if between.strip(" -'’.&") or (between.startswith(".") and len(written[last - 1]) > 2):
             break
         if capital[last]:
@@ -102,7 +102,7 @@ def _linked(wording: Wording, capital: list[bool], at: int) -> bool:
     return (
         at + 1 < len(capital)
         and capital[at + 1]
-        and wording.text[wording.places[at][1] : wording.places[at + 1][0]] == " "
+        and wording.text[wording.ends[at] : wording.starts[at + 1]] == " "
         and wording.forms[at] not in ("and", "und", "y", "e", "for")
     )
 
@@ -111,7 +111,7 @@ def _begins(wording: Wording, at: int, starts: set[int]) -> bool:
     """Return whether a word may begin a sentence: also after a colon, a quotation mark or a bullet."""
     if at in starts or at == 0:
         return True
-    before = wording.text[wording.places[at - 1][1] : wording.places[at][0]]
+    before = wording.text[wording.ends[at - 1] : wording.starts[at]]
     return bool(before.strip(" ,-'’&/()"))
 
 

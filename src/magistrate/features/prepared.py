@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 from typing import Any
 
@@ -27,7 +25,9 @@ MOST_NAMED = 4  # pieces quoted in a reason
 LONGEST = 256  # words aligned together: memory grows with the product of both lengths
 ABSENT = chr(LONGEST + 1)
 MANY = 256  # passages, and 16 times as many words: fewer are not worth an array and the import of numpy
-HUMP = re.compile("[a-z][A-Z]")  # in an ASCII text, where a part of a camel-case word ends
+HUMP = re.compile(  # where a part of a camel-case word may end
+    "[A-Z\u00c0-\u00de\u0100-\u1fff\u2102-\U0010ffff](?<=[a-z\u00aa-\u1fff\u2071-\U0010ffff].)"
+)
 BETWEEN = 1_000  # positions between two texts, so that words of different texts are never near each other
 
 
@@ -74,17 +74,17 @@ class WordSequence:
 
             self._words = np.array(self._words, np.int32)
 
-    def shared(self, words: Sequence[str]) -> Iterator[int]:
-        """Yield the indices in `words` of those in a longest common subsequence with this sequence.
+    def shared(self, words: Sequence[str]) -> Iterator[range]:
+        """Yield runs of indices in `words`: those of a longest common subsequence with this sequence.
 
         `words` is aligned in stretches of at most `LONGEST` words.
         """
         for begin in range(0, len(words), LONGEST):
             check()
-            for at in self._aligned(words[begin : begin + LONGEST]):
-                yield begin + at
+            for first, last in self._aligned(words[begin : begin + LONGEST]):
+                yield range(begin + first, begin + last)
 
-    def _aligned(self, words: Sequence[str]) -> Iterator[int]:
+    def _aligned(self, words: Sequence[str]) -> Iterator[Run]:
         from rapidfuzz.distance import LCSseq
 
         # Words on only one side cannot match, so only the others are compared, encoded as characters.
@@ -106,7 +106,7 @@ class WordSequence:
             mine = "".join(filter(None, map(letters.get, self._words)))
         for block in LCSseq.opcodes("".join(written), mine):
             if block.tag == "equal":
-                yield from range(block.src_start, block.src_end)
+                yield block.src_start, block.src_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +128,19 @@ class PassageIndex:
 
     def __init__(self, passages: Sequence[tuple[Wording, Run]]) -> None:
         self.runs = tuple(passages)
-        # Of many passages an array takes less memory than a list; of few, a list less time.
-        empty: Callable[[], MutableSequence[int]] = partial(array, "l") if len(self.runs) > MANY else list
-        self._having: defaultdict[str, MutableSequence[int]] = defaultdict(empty)
-        for number, (source, (first, last)) in enumerate(self.runs):
-            if number % 64 == 0:
-                check()
-            for each in set(source.stems[first:last]):
-                self._having[each].append(number)
+        self._having: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
         return len(self.runs)
 
-    def having(self, stem: str) -> Sequence[int]:
-        """Return the indices of the passages with a word of this stem, in order."""
-        return self._having.get(stem, ())
+    def having(self, stems: Iterable[str]) -> Mapping[str, Sequence[int]]:
+        """Return the indices of the passages with a word of each stem, in order; maybe of other stems too."""
+        new = frozenset(stems) - self._having.keys()
+        self._having.update({stem: [] for stem in new})
+        for number, (source, (first, last)) in checked(enumerate(self.runs if new else ()), 64):
+            for each in new.intersection(source.stems[first:last]):
+                self._having[each].append(number)
+        return self._having
 
 
 def covers(
@@ -162,13 +160,14 @@ def covers(
     content = frozenset(
         number for number in output.content if output.stems[number] not in ignored and number not in restated
     )
+    found_in = passages.having(map(output.stems.__getitem__, content))
     n = max(len(passages), 1)
     found = []
     for first, last in sentences:
         check()
         counted = [output.stems[at] for at in range(first, last) if at in content]
         if counted:
-            having = list(map(passages.having, dict.fromkeys(counted)))
+            having = list(map(found_in.__getitem__, dict.fromkeys(counted)))
             weights = [math.log1p(n / (len(each) + 0.5)) for each in having]
             whole = 0.0
             for weight in weights:  # one after the other: `sum` rounds otherwise on some Pythons
@@ -213,7 +212,7 @@ class Sources:
     def known(self) -> frozenset[str]:
         """The stems of all words of the texts, and of the parts of compound words such as `endStart`."""
         stems = chain.from_iterable(text.stems for text in self.texts)
-        humped = [text for text in self.texts if not text.text.isascii() or HUMP.search(text.text)]
+        humped = [text for text in self.texts if HUMP.search(text.text)]
         written = set(chain.from_iterable(text.written for text in humped))
         return frozenset(chain(stems, *map(_parts, checked(written))))
 
@@ -249,8 +248,8 @@ class Sources:
         if not len(self.passages):
             return ""
         text, (first, last) = self.passages.runs[number]
-        end = text.places[last][0] if last < len(text.places) else len(text.text)
-        return text.text[text.places[first][0] : end]
+        end = text.starts[last] if last < len(text.starts) else len(text.text)
+        return text.text[text.starts[first] : end]
 
     def runs(self, size: int) -> frozenset[tuple[str, ...]]:
         """Return all runs of `size` words, none across two texts."""
@@ -259,11 +258,6 @@ class Sources:
                 run for text in self.texts for run in checked(word_runs(text.forms, size))
             )
         return self._runs[size]
-
-    @cached_property
-    def sequence(self) -> WordSequence:
-        """All words, in order."""
-        return WordSequence(list(chain.from_iterable(text.forms for text in self.texts)))
 
     @cached_property
     def places(self) -> Mapping[str, Sequence[int]]:
@@ -362,6 +356,12 @@ class Prepared:
     def sentences(self) -> tuple[Run, ...]:
         """The output's sentences as runs of words; none is empty."""
         return tuple(runs(self.output))
+
+    @cached_property
+    def sequence(self) -> WordSequence:
+        """Those words of the sources that the output has too, in order."""
+        mine = frozenset(self.output.forms)
+        return WordSequence([word for text in self.said.texts for word in text.forms if word in mine])
 
     @cached_property
     def restated(self) -> frozenset[int]:

@@ -119,7 +119,7 @@ def rouge_l(sample: Prepared) -> Reading:
     stems, restated, repeated = sample.output.stems, sample.restated, sample.said.repeated
     new: list[int] = []
     for first, last in sample.sentences:
-        kept = {first + at for at in sample.said.sequence.shared(forms[first:last])}
+        kept = {first + at for run in sample.sequence.shared(forms[first:last]) for at in run}
         new += [
             at
             for at in range(first, last)
@@ -254,10 +254,11 @@ def negations(sample: Prepared) -> Reading:
         near = frozenset(source.stems[first:last])
         for at in range(bisect_left(starts, cover.span.start), bisect_left(starts, cover.span.end)):
             stem = output.stems[at]
-            always, never = sample.said.denied, sample.said.affirmed
-            if at in output.negated:
-                always, never = never, always
-            if at in content and stem in near and stem in always and stem not in never:
+            if at not in content or stem not in near:
+                continue
+            denied = stem in sample.said.denied
+            # Last, because few outputs get there, what the texts affirm: most of their words.
+            if denied is not (at in output.negated) and denied is not (stem in sample.said.affirmed):
                 flipped.append(output.span(at, at))
                 break
     if not counted:
