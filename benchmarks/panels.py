@@ -44,11 +44,10 @@ from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.models import default
 from magistrate.errors import InputError
 from magistrate.judges import registry
-from magistrate.judges.base import Judge
+from magistrate.judges.base import Judge, label_of
 from magistrate.judges.committee import Committee, members_of
 from magistrate.judges.geval import GEval
 from magistrate.judges.pairwise import BETTER, TIE, WORSE, Pairwise
-from magistrate.judges.verdicts import label_of
 from magistrate.metrics.classification import Estimate, proportion
 from magistrate.report.formatting import decimal, interval
 from magistrate.runs.limits import Limits

@@ -25,7 +25,7 @@ LAYERS = (
     ("_text",),
     ("_yaml",),
     ("types",),
-    ("_fork", "_deadline", "_scratch", "_lazy"),
+    ("_fork", "_work", "_lazy"),
     ("_async",),
     ("metrics",),
     ("constraints",),

@@ -19,7 +19,7 @@ from jsonschema.validators import validator_for
 from jsonschema_specifications import REGISTRY
 from referencing.exceptions import Unresolvable
 
-from magistrate._deadline import Deadline, DeadlineExceeded
+from magistrate._work import Deadline, DeadlineExceeded
 from magistrate.constraints import Lark, check, constraint
 from magistrate.errors import ConstraintError
 from tiers import tries

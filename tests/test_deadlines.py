@@ -15,7 +15,7 @@ import pytest
 
 import magistrate
 from asked import CONTEXT, OUTPUT, an_app, until
-from magistrate import _deadline
+from magistrate import _work
 from magistrate.engines.base import Engine
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.scripted import ScriptedEngine
@@ -145,7 +145,7 @@ def test_time_that_a_run_waits_for_its_store_ends_no_call(
 
 def test_a_judge_of_ones_own_can_ask_whether_its_work_is_over() -> None:
     def compute() -> None:
-        for _ in _deadline.checked(range(10**9)):
+        for _ in _work.checked(range(10**9)):
             pass
 
     began = time.monotonic()
@@ -155,10 +155,10 @@ def test_a_judge_of_ones_own_can_ask_whether_its_work_is_over() -> None:
 
 def test_what_waits_for_another_that_computes_leaves_at_its_deadline() -> None:
     with (
-        _deadline.alone(),
-        pytest.raises(_deadline.DeadlineExceeded),
-        _deadline.Deadline(0.1),
-        _deadline.alone(),
+        _work.alone(),
+        pytest.raises(_work.DeadlineExceeded),
+        _work.Deadline(0.1),
+        _work.alone(),
     ):
         pass
 

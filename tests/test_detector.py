@@ -19,7 +19,7 @@ from magistrate.detectors.weights import products, read_weights
 from magistrate.detectors.windows import Reader
 from magistrate.engines.none import NONE
 from magistrate.errors import ModelError, SpecError
-from magistrate.features.lines import lines
+from magistrate.features.splitting import lines
 from magistrate.features.written_forms import Rewritten
 from magistrate.judges import registry
 from magistrate.judges.detector import Detector

@@ -24,7 +24,7 @@ import pytest
 
 import magistrate
 from asked import CONTEXT, OUTPUT
-from magistrate import _async, _deadline, _fork
+from magistrate import _async, _fork, _work
 from magistrate.engines.base import Engine, EngineSettings
 from magistrate.engines.cache import call_cache
 from magistrate.engines.scripted import ScriptedEngine
@@ -108,7 +108,7 @@ class Endless:
     info = JudgeInfo("endless", kind="code", requires=())
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        for _ in _deadline.checked(iter(int, 1)):
+        for _ in _work.checked(iter(int, 1)):
             pass
         raise AssertionError
 
@@ -138,7 +138,7 @@ def test_a_child_that_is_forked_while_its_parent_judges_judges() -> None:
     )
     busy.start()
     time.sleep(0.3)
-    with _deadline.alone():
+    with _work.alone():
         assert in_child(judged) == known
     busy.join(SECONDS)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from magistrate.datasets.spans.span import Event, Link, Span, is_span, spans_of_request, spans_of_row
+from magistrate.datasets.spans.samples import is_span
+from magistrate.datasets.spans.span import Event, Link, Span, spans_of_request, spans_of_row
 from traced import CONVENTIONS
 
 TRACE, SPAN = "5b8efff798038103d269b633813fc60c", "eee19b7ec3c1b174"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from magistrate._deadline import Deadline, DeadlineExceeded
+from magistrate._work import Deadline, DeadlineExceeded
 from magistrate.datasets.samples import to_sample
 from magistrate.engines.base import Engine
 from magistrate.engines.none import NONE

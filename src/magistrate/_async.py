@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from magistrate import _fork
-from magistrate._deadline import Deadline
+from magistrate._work import Deadline
 
 T = TypeVar("T")
 P = ParamSpec("P")

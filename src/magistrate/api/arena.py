@@ -28,7 +28,7 @@ from magistrate.datasets.fields import check_mapping, plain
 from magistrate.datasets.files import open_file
 from magistrate.datasets.rows import Problem, RowError, Tally, kind_of
 from magistrate.datasets.samples import at_path, columns_of, to_sample, without_path
-from magistrate.engines.base import Engine
+from magistrate.engines.base import DEFAULT, Engine
 from magistrate.engines.models import default as default_model
 from magistrate.engines.none import NONE
 from magistrate.engines.prices import price_of
@@ -41,7 +41,7 @@ from magistrate.runs.limits import UNLIMITED, Cost, Limits
 from magistrate.runs.prepare import Overrides, RunPlan, prepare, price_for
 from magistrate.runs.progress import ProgressListener
 from magistrate.runs.resume import recipe_differences
-from magistrate.runs.spec import DEFAULT, RunSpec, spec_from
+from magistrate.runs.spec import RunSpec, spec_from
 from magistrate.store import RunRecord
 from magistrate.types import Sample, Usage, Verdict
 

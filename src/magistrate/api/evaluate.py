@@ -32,17 +32,19 @@ from magistrate.runs.prepare import (
 from magistrate.runs.progress import ProgressBar, ProgressListener
 from magistrate.runs.resume import (
     OBJECTS,
-    SPEC,
     STORED,
     check_unchanged,
     failed_work,
     has_shares_of,
+    is_same,
+    objects_of,
     remaining_work,
     restore_plan,
     stored_spec,
 )
 from magistrate.runs.spec import STDIN, RunSpec
 from magistrate.runs.writer import WorkList, execute_run
+from magistrate.store.runs import SPEC
 from magistrate.store.shares import SHARES, Part, RunShares, shares_of
 
 if TYPE_CHECKING:
@@ -263,6 +265,19 @@ class RunSession:
         """Prepare a run like `runs.prepare.prepare`, with the stored data sets of this store."""
         return prepare(spec, overrides, store=self.existing_store, judges=judges)
 
+    def unfinished(self, plan: RunPlan) -> RunRecord | None:
+        """Return the newest unfinished run of an identical plan that no process is working on, or None."""
+        store = self.existing_store
+        if store is None or plan.dataset is None or plan.task is not None:
+            return None
+        if plan.spec.dataset.source == STDIN:
+            return None
+        for record in store.unfinished(plan.dataset.digest):
+            whole = not objects_of(record) and SHARES not in record.settings
+            if whole and SPEC in record.settings and is_same(record, plan) and not store.held(record.id):
+                return record
+        return None
+
     async def start(self, plan: RunPlan, listener: ProgressListener | None = None) -> Run:
         """Create a run and execute it. A share of a run is judged in the run of the other shares, if there is
         one in this store. Raises `DatasetError` if too many rows cannot be read.
@@ -307,7 +322,7 @@ class RunSession:
         return Run(run_id, self.store.place)
 
     async def resume(self, record: RunRecord, plan: RunPlan, listener: ProgressListener | None = None) -> Run:
-        """Execute the remaining work of a run that `find_resumable` found for this plan."""
+        """Execute the remaining work of a run that `unfinished` returned for this plan."""
         with self.store.hold(record.id):
             record = self.store.find_run(record.id)
             if record.status == "done":

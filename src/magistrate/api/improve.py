@@ -41,8 +41,9 @@ from magistrate.metrics.distributions import expit
 from magistrate.metrics.paired import PRIMARY
 from magistrate.metrics.thresholds import FOLDS
 from magistrate.report.improvement import Improvement
-from magistrate.runs.resume import SPEC, stored_spec
+from magistrate.runs.resume import stored_spec
 from magistrate.store import RunRecord, Store
+from magistrate.store.runs import SPEC
 from magistrate.training.stack import check, fit, fitted
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from magistrate import _async
-from magistrate._deadline import check_limit
+from magistrate._work import check_limit
 from magistrate.datasets.rows import RowError
 from magistrate.datasets.samples import to_sample
 from magistrate.engines.base import Engine, EngineSettings
+from magistrate.engines.none import NONE
 from magistrate.errors import DatasetError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
@@ -80,16 +82,24 @@ async def ajudge_sample(
     deadline: float = DEADLINE,
 ) -> Outcome:
     """Judge one sample. The options are those of `ajudge`."""
-    asked = registry.judge(judge)
-    registry.warn_unasked([asked], model)
-    settings = EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
-    engine = await _async.in_thread(registry.engine_for, [asked], model, settings)
+    asked = _default() if judge == registry.DEFAULT_JUDGE else registry.judge(judge)
+    given: dict[str, Any] = {"base_url": base_url, "device": device, "threads": threads, "timeout": timeout}
+    engine: Engine = NONE
+    if asked.info.asks or any(each is not None for each in (model, *given.values())):
+        registry.warn_unasked([asked], model)
+        engine = await _async.in_thread(registry.engine_for, [asked], model, EngineSettings(**given))
     check_stream([asked], engine.info)
     check_limit("deadline", deadline)
     return await judge_one(sample, asked, engine, deadline=deadline)
 
 
 judge_sample = _async.synchronous(ajudge_sample)
+
+
+@cache
+def _default() -> Judge:
+    """The default judge, made once: it cannot be changed, and keeps nothing of its calls."""
+    return registry.judge(registry.DEFAULT_JUDGE)
 
 
 def sample_of(

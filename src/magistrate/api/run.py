@@ -15,7 +15,6 @@ from magistrate.types import Outcome, Sample
 if TYPE_CHECKING:
     import pandas
 
-    from magistrate.engines.prices import Price
     from magistrate.report import Report
     from magistrate.store import RunRecord, Store
 
@@ -150,7 +149,7 @@ def export_run(
             written = export(samples, outcomes, target, replace=replace, scoring=record.scoring)
             refuse_damaged(damaged, target)
             return written
-        from magistrate.report.counts import count
+        from magistrate.report.counts import count, price_of_run
         from magistrate.report.html import page
 
         report = count(moment, record).report
@@ -173,13 +172,3 @@ def refuse_damaged(damaged: Sequence[str], target: Path) -> None:
     if damaged:
         more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
         raise StoreError(f"{target} is written without damaged entries: {damaged[0]}{more}")
-
-
-def price_of_run(record: RunRecord) -> Price | None:
-    """Return the price of the run's tokens: as configured, or the known price of its model, else None."""
-    from magistrate.engines.prices import Price, price_of
-    from magistrate.runs.resume import SPEC
-    from magistrate.runs.spec import DEFAULT
-
-    told = record.settings.get(SPEC, {}).get("engines", {}).get(DEFAULT, {}).get("price")
-    return price_of(record.model) if told is None else Price.parse(told)

@@ -19,11 +19,10 @@ from magistrate.engines.base import Engine, require
 from magistrate.errors import DatasetError, InputError, SpecError
 from magistrate.features.hidden_states import Pooling
 from magistrate.judges import registry
-from magistrate.judges.base import Judge
+from magistrate.judges.base import Judge, check_binary
 from magistrate.judges.composite import suspicion
 from magistrate.judges.probe import ProbeData
 from magistrate.judges.stack_folder import Scale
-from magistrate.judges.verdicts import check_binary
 from magistrate.runs.limits import UNLIMITED, Limits
 from magistrate.runs.progress import ProgressListener
 from magistrate.training.probe import FOLDS as PROBE_FOLDS

@@ -16,7 +16,6 @@ import click
 
 from magistrate import _logging
 from magistrate._version import __version__
-from magistrate.cli.completion import add_completion
 from magistrate.cli.exit_codes import (
     BAD_INPUT,
     DONE,
@@ -91,7 +90,10 @@ class Commands(click.Group):
         module, attribute = ELSEWHERE.get(name, (name, "command"))
         command: click.Command = getattr(import_module(f"magistrate.cli.{module}"), attribute)
         add_verbose(command)
-        add_completion(command)
+        if context.resilient_parsing:  # as while a shell completes
+            from magistrate.cli.completion import add_completion
+
+            add_completion(command)
         return command
 
     def invoke(self, context: click.Context) -> Any:

@@ -47,9 +47,7 @@ def command(pull: bool, store: str | None, as_json: bool) -> int:
     """
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.report.formatting import plain
-    from magistrate.report.gates import without_verdict
-    from magistrate.report.screen import print_figures, print_remark
-    from magistrate.report.terminal import print_head
+    from magistrate.report.screen import print_figures, print_head, print_remark
     from magistrate.runs.progress import ProgressBar
 
     if pull:
@@ -70,7 +68,7 @@ def command(pull: bool, store: str | None, as_json: bool) -> int:
         for what, sample, verdict in chosen:
             _print_sample(what, sample, verdict, terminal)
         _print_next(chosen, store, terminal)
-    if told := without_verdict(report):
+    if told := report.without_verdict:
         click.echo(plain(told), err=True)
         return ENGINE_GONE
     return DONE
@@ -84,7 +82,7 @@ def _judged(judges: Sequence[str], store: str | None, bar: ProgressBar) -> Run:
     from magistrate import _async
     from magistrate.api.evaluate import RunSession
     from magistrate.api.run import Run
-    from magistrate.runs.resume import find_done, find_resumable
+    from magistrate.runs.resume import find_done
     from magistrate.runs.spec import spec_from
 
     spec = spec_from({"dataset": {"source": QUICKSTART}, "judges": list(judges), "name": "demo"})
@@ -94,7 +92,7 @@ def _judged(judges: Sequence[str], store: str | None, bar: ProgressBar) -> Run:
             if (done := find_done(session.store, plan)) is not None:
                 click.echo(f"nothing has changed since run {done.id}, which is shown again", err=True)
                 return Run(done.id, session.store.place)
-            if (unfinished := find_resumable(session.store, plan)) is not None:
+            if (unfinished := session.unfinished(plan)) is not None:
                 return _async.run(session.resume(unfinished, plan, bar))
         return _async.run(session.start(plan, bar))
 

@@ -66,7 +66,7 @@ def finish_run(
     """
     from magistrate.api.run import Run
     from magistrate.report.counts import counted
-    from magistrate.store.shares import shares_of
+    from magistrate.store.shares import SHARES, shares_of
 
     cut_short = False
     with _say_what_is_kept(bar, again), _junit_of_failed_run(bar, session, spec, junit):
@@ -80,7 +80,8 @@ def finish_run(
     try:
         # After a second Ctrl-C the run may still be writing, so its store is opened again.
         report = run.summary() if cut_short else counted(session.store, run.id).report
-        shares = shares_of(run.record if cut_short else session.find(run))
+        record = run.record if cut_short else session.find(run)
+        shares = shares_of(record) if SHARES in record.settings else None
         # The gates of a run in shares hold for all of it.
         checked = gates_of(report, spec) if shares is None or shares.whole else []
         write_gates(junit, report, checked, spec, error="interrupted" if cut_short else None)
@@ -122,6 +123,8 @@ def _junit_of_failed_run(
 
 def gates_of(report: Report, spec: RunSpec) -> list[GateResult]:
     """Evaluate the gates of a run on its report."""
+    if not spec.gates:
+        return []
     from magistrate.report.gates import results
 
     return results(spec.gates, report)
@@ -211,13 +214,12 @@ def code_of_report(report: Report, spec: RunSpec, checked: Sequence[GateResult])
     Too many failures, or a judge without a verdict, take precedence over a gate: its metrics are moot.
     """
     from magistrate.report.formatting import plain
-    from magistrate.report.gates import too_many_failures, without_verdict
 
     answer = code_of_gates(checked)
-    if told := too_many_failures(report, spec.limits.max_failures):
+    if told := report.too_many_failures(spec.limits.max_failures):
         click.echo(f"{plain(told)}; retry them with: magistrate retry {report.run.id}", err=True)
         answer = ENGINE_GONE
-    if told := without_verdict(report):
+    if told := report.without_verdict:
         click.echo(plain(told), err=True)
         answer = ENGINE_GONE
     return answer

@@ -109,7 +109,6 @@ def verdicts(
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE, show
     from magistrate.datasets.verdicts import VerdictColumns
     from magistrate.report.formatting import plain
-    from magistrate.report.gates import too_many_failures, without_verdict
 
     done = import_verdicts(
         file,
@@ -135,7 +134,7 @@ def verdicts(
         click.echo(plain(told), err=True)
     report = done.run.summary()
     show(report, done.problems, as_json)
-    problem = without_verdict(report) or too_many_failures(report, max_failures)
+    problem = report.without_verdict or report.too_many_failures(max_failures)
     if problem:
         click.echo(plain(problem), err=True)
     return ENGINE_GONE if problem else DONE

@@ -107,6 +107,8 @@ def _all_meanings(
     context: click.Context, parameter: click.Parameter, given: Sequence[dict[str, str]]
 ) -> dict[str, str]:
     """Merge the values of every `--labels`, and reject contradictions."""
+    if not given:
+        return {}
     from magistrate.datasets.fields import check_labels
     from magistrate.errors import SpecError
 

@@ -166,7 +166,6 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
     from magistrate.cli.exit_codes import finish_run
     from magistrate.report.export import fresh
     from magistrate.report.gates import Gate
-    from magistrate.runs.resume import find_resumable
     from magistrate.runs.spec import judges_of
 
     junit: Path | None = context.params["junit"]
@@ -186,8 +185,8 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
         if dry_run:
             return _print_estimate(plan, session.existing_store, as_json)
         unfinished = None
-        if going_on is not False and spec.shard is None and session.existing_store is not None:
-            unfinished = find_resumable(session.store, plan)
+        if going_on is not False and spec.shard is None:
+            unfinished = session.unfinished(plan)
         if unfinished is None and going_on and spec.shard is None:
             click.echo(
                 "there is no unfinished run with the same data and options; starting a new one", err=True
@@ -210,8 +209,9 @@ def _spec(context: click.Context) -> tuple[RunSpec, list[Judge] | None]:
 
     Also return the judges of the run file, already constructed to check them, if they are still the same.
     """
+    from magistrate.engines.base import DEFAULT
     from magistrate.judges.registry import calibrated
-    from magistrate.runs.spec import DEFAULT, judge_of, read_spec, same_judges, spec_from
+    from magistrate.runs.spec import judge_of, read_spec, same_judges, spec_from
 
     said = {
         name: value

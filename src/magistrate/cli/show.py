@@ -90,7 +90,8 @@ def command(
 
 def _limit(record: RunRecord) -> float | None:
     """Return the run's own limit on failures, or None for an old run without a stored specification."""
-    from magistrate.runs.resume import SPEC, stored_spec
+    from magistrate.runs.resume import stored_spec
+    from magistrate.store.runs import SPEC
 
     return stored_spec(record).limits.max_failures if SPEC in record.settings else None
 

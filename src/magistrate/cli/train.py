@@ -7,7 +7,6 @@ from importlib.util import find_spec
 
 import click
 
-from magistrate.cli.completion import add_completion
 from magistrate.cli.options import add_verbose
 
 KINDS = ("detector", "stack", "judge", "probe")
@@ -25,7 +24,10 @@ class Kinds(click.Group):
             return None
         found: click.Command = import_module(_module(name)).command
         add_verbose(found)
-        add_completion(found)
+        if context.resilient_parsing:  # as while a shell completes
+            from magistrate.cli.completion import add_completion
+
+            add_completion(found)
         return found
 
     def resolve_command(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from types import FunctionType
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from magistrate.constraints.validation import validate
 from magistrate.errors import ConstraintError, InvalidOutput
 
 Kind = Literal["json", "regex", "choice", "lark"]
+KEPT = 64  # constraints of schemas that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +231,16 @@ def _from_pattern(pattern: re.Pattern[Any]) -> Constraint:
 
 def _from_schema(schema: Mapping[str, Any], depth: int | None) -> Constraint:
     try:
-        plain = json.loads(json.dumps(schema))
+        text = json.dumps(schema)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the schema is not plain JSON: {error}", "#") from None
+    return _of_text(text, depth)
+
+
+@lru_cache(maxsize=KEPT)
+def _of_text(schema: str, depth: int | None) -> Constraint:
+    """Return the constraint of a schema's text; cached, since judges make the same one for most samples."""
+    plain = json.loads(schema)
     return _from_json(plain, None, str(plain.get("title", "schema")), depth)
 
 

@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from magistrate._deadline import check
+from magistrate._work import check
 from magistrate.constraints.lark import is_in_language
 from magistrate.constraints.quote import Texts, locate, quote_of
 from magistrate.constraints.regex import FORMATS, PatternTooSlow, ecma_search

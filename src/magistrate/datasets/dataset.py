@@ -19,7 +19,15 @@ from statistics import median
 from typing import Any
 
 from magistrate.datasets.fields import check_labels, check_mapping, near, plain
-from magistrate.datasets.files import FORMATS, HUB, FileSource, looks_like_path, read_stdin
+from magistrate.datasets.files import (
+    FORMATS,
+    HUB,
+    FileSource,
+    looks_like_path,
+    named_like_file,
+    open_file,
+    read_stdin,
+)
 from magistrate.datasets.frames import FrameIndex, index_of_frame, rows_of_frame
 from magistrate.datasets.named import catalogue, find
 from magistrate.datasets.parts import is_url, open_local, open_url
@@ -264,7 +272,8 @@ def load(
     ['faithful']
     """
     selection = Selection(limit, sample, balance, seed)
-    fields, meanings = check_mapping(mapping), check_labels(labels)
+    fields = check_mapping(mapping) if mapping else {}
+    meanings = check_labels(labels) if labels else {}
     told: dict[str, Any] = {"labels": meanings, "max_unread": check_max_unread(max_unread)}
     if isinstance(source, str | Path):
         name, rows = _named(source, view)
@@ -319,6 +328,9 @@ def _named(source: str | Path, view: str | None) -> tuple[str, Source]:
         from magistrate.datasets.hub import open_set
 
         return open_set(text)
+    if (isinstance(source, Path) or named_like_file(text)) and Path(source).expanduser().is_file():
+        opened = open_file(source)
+        return opened.stem, opened
     if is_url(text):
         return open_url(text)
     if isinstance(source, Path) or looks_like_path(text):

@@ -46,6 +46,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 POLARITY = {"hallucination": (HALLUCINATED, FAITHFUL), "faithful": (FAITHFUL, HALLUCINATED)}
 """Yes-or-no columns that give the label: what yes means, what no means."""
 
+PART_OF = {field: "label" if field in POLARITY else field for field in ALIASES}
+"""The part of a sample that each field fills: three fields give the label, the others themselves."""
+
 LABELS = {
     **dict.fromkeys(("faithful", "pass", "factual", "supported", "grounded", "consistent"), FAITHFUL),
     **dict.fromkeys(("hallucinated", "fail", "non-factual", "nonfactual"), HALLUCINATED),
@@ -63,11 +66,6 @@ MEANINGS = (FAITHFUL, HALLUCINATED, UNLABELLED)
 _PAIR = re.compile(r"\s*(?P<value>.*?)\s*=\s*(?P<meaning>[^=,]*?)\s*(?:,|$)", re.DOTALL)
 
 _FIELD_OF = {alias: field for field, aliases in ALIASES.items() for alias in aliases}
-
-
-def slot(field: str) -> str:
-    """Return the part of a sample that `field` fills: three fields give the label, the others themselves."""
-    return "label" if field in POLARITY else field
 
 
 @lru_cache(maxsize=4096)
@@ -159,7 +157,7 @@ def check_mapping(mapping: Mapping[str, str] | None) -> dict[str, str]:
             raise SpecError(f"unknown field {_shown(field)} in --map{near(field, ALIASES)}; known: {known}")
         if not isinstance(column, str) or not column:
             raise SpecError(f"--map {field}= needs the name of a column")
-    given = [field for field in checked if slot(field) == "label"]
+    given = [field for field in checked if PART_OF[field] == "label"]
     if len(given) > 1:
         raise SpecError(f"--map gives the label twice, with {' and '.join(given)}; keep one")
     return checked

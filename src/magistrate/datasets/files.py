@@ -23,8 +23,7 @@ from typing import BinaryIO, Literal
 from magistrate.datasets import formats, inspect_logs
 from magistrate.datasets.fields import near, plain
 from magistrate.datasets.rows import Problem, Row
-from magistrate.datasets.spans.samples import gathered
-from magistrate.datasets.spans.span import is_span
+from magistrate.datasets.spans.samples import gathered, is_span
 from magistrate.errors import DatasetError, SpecError, require_extra
 
 PACKED = (".gz", ".zst")

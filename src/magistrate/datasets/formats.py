@@ -282,7 +282,7 @@ def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
     """Return the only object of a file as a row. Raises DatasetError if it is not an export of spans."""
     from pydantic_core import from_json
 
-    from magistrate.datasets.spans.span import is_span
+    from magistrate.datasets.spans.samples import is_span
 
     try:
         text = bounded_whole(stream, shown)
@@ -303,7 +303,7 @@ def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
 def _key_of_rows(held: Mapping[str, Any]) -> str | None:
     """Return the key under which an object that is no sample and no span has a list of objects, if any."""
     from magistrate.datasets.fields import field_of
-    from magistrate.datasets.spans.span import is_span
+    from magistrate.datasets.spans.samples import is_span
 
     if is_span(held) or any(field_of(key) for key in held):
         return None

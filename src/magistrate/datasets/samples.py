@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from magistrate._text import PLACE
-from magistrate.datasets.fields import UnknownLabel, field_of, label_of, plain, slot
+from magistrate.datasets.fields import PART_OF, UnknownLabel, field_of, label_of, plain
 from magistrate.datasets.rows import RowError, kind_of
 from magistrate.types import HALLUCINATED, Sample, Span, Turn
 
@@ -224,13 +224,13 @@ def _claim(
         if _blank(value):
             blanks[asked] = path
         if not _missing(value, cells):
-            claimed[slot(asked)] = Claimed(asked, path, opened_cell(asked, value) if cells else value)
-    said = {slot(field) for field in mapping}
+            claimed[PART_OF[asked]] = Claimed(asked, path, opened_cell(asked, value) if cells else value)
+    said = {PART_OF[field] for field in mapping}
     for column in list(rest):
         field = field_of(column)
-        if field is None or slot(field) in said:
+        if field is None or PART_OF[field] in said:
             continue
-        part, value = slot(field), rest.pop(column)
+        part, value = PART_OF[field], rest.pop(column)
         if _blank(value):
             blanks.setdefault(field, column)
         if _missing(value, cells):
@@ -247,7 +247,7 @@ def _claim(
 
 def _lacks(claimed: Mapping[str, Claimed], field: str) -> bool:
     """Return whether no other column supplies the value of a blank one."""
-    return slot(field) not in claimed or _blank(claimed[slot(field)].value)
+    return PART_OF[field] not in claimed or _blank(claimed[PART_OF[field]].value)
 
 
 def _blank(value: Any) -> bool:

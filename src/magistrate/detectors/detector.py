@@ -8,13 +8,21 @@ import threading
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from magistrate import _fork
-from magistrate._deadline import checked, held
-from magistrate.detectors.folder import GRAPH, TOKENIZER, WEIGHTS, Manifest, check_files, read_manifest
+from magistrate._work import checked, held
+from magistrate.detectors.folder import (
+    GRAPH,
+    SHIPPED,
+    TOKENIZER,
+    WEIGHTS,
+    Manifest,
+    check_files,
+    read_manifest,
+)
 from magistrate.detectors.weights import products, read_weights
 from magistrate.detectors.windows import Passage, Reader, Sentence, Window
 from magistrate.engines.embedded.cores import available_cores
@@ -219,8 +227,13 @@ def supported_once(near: float, whole: float) -> float:
 
 def detector(folder: Path) -> Detector:
     """Return the detector of a folder; its network is loaded once. Raises `SpecError` for another folder."""
-    manifest = read_manifest(folder)
-    return _loaded(folder, manifest.text())
+    return _shipped() if folder == SHIPPED else _loaded(folder, read_manifest(folder).text())
+
+
+@cache
+def _shipped() -> Detector:
+    """The detector of the package, whose folder does not change."""
+    return Detector(SHIPPED, read_manifest(SHIPPED))
 
 
 @lru_cache(maxsize=KEPT)

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from magistrate._scratch import once
+from magistrate._work import once
 from magistrate.detectors.folder import json_of
 from magistrate.detectors.hf_network import Graph, graph_of, weights_of
 from magistrate.engines.models import disk

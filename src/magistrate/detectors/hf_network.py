@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magistrate import _fork
-from magistrate._deadline import check, held
 from magistrate._paths import models_dir
+from magistrate._work import check, held
 from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.models import child, disk

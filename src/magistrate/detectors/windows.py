@@ -9,11 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from magistrate._deadline import checked
-from magistrate._scratch import once
+from magistrate._work import checked, once
 from magistrate.errors import ModelError, SpecError
-from magistrate.features.lines import lines
-from magistrate.features.splitting import sentences
+from magistrate.features.splitting import lines, sentences
 from magistrate.features.written_forms import Rewritten, rewritten, writings
 from magistrate.types import Sample
 

@@ -326,6 +326,7 @@ def require(info: EngineInfo, needs: frozenset[Capability], who: str) -> None:
 
 # --- settings -------------------------------------------------------------------------------------
 
+DEFAULT = "default"  # the name of the engine of judges that name no other one
 CONCURRENCY = 16  # concurrent calls, unless a number is given
 OPTIONS = {
     "base_url": "--base-url",

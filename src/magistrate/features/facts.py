@@ -11,7 +11,7 @@ from itertools import filterfalse
 from math import isfinite
 from typing import Any
 
-from magistrate._deadline import checked
+from magistrate._work import checked
 from magistrate.features.words import PART, SPACED, Wording, compiled, worded
 from magistrate.types import Span
 

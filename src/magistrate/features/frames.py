@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import chain
 
-from magistrate._deadline import checked
+from magistrate._work import checked
 
 TEXTS = """
 article articles call chapter context contexts contract conversation description dialogue document documents

@@ -11,13 +11,11 @@ from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 from typing import Any
 
-from magistrate._deadline import check, checked
-from magistrate._scratch import once
+from magistrate._work import check, checked, once
 from magistrate.errors import InputError
 from magistrate.features.facts import Amounts, Calendar, Date, Quantity, dates_and_numbers
-from magistrate.features.lines import without_separators
 from magistrate.features.names import initials
-from magistrate.features.splitting import sentences
+from magistrate.features.splitting import sentences, without_separators
 from magistrate.features.words import Run, Wording, form, language_of, stem, word_runs, worded
 from magistrate.types import Sample, Span
 

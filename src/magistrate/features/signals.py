@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 
-from magistrate._deadline import alone, checked
+from magistrate._work import alone, checked
 from magistrate.errors import InputError, SpecError
 from magistrate.features.names import names_of, quoted
 from magistrate.features.prepared import Prepared, Reading, joined, listed, prepared, undefined

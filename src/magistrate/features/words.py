@@ -13,8 +13,7 @@ from operator import add, sub
 from types import MappingProxyType
 from typing import Any
 
-from magistrate._deadline import check, checked
-from magistrate._scratch import once
+from magistrate._work import check, checked, once
 from magistrate.types import Sample, Span
 
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"

@@ -7,9 +7,9 @@ limits to them. A call that fails is a failure, never an empty text.
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 from magistrate.constraints import Constraint, constraint
 from magistrate.constraints.quote import quote_schema, quoted
@@ -98,7 +98,7 @@ class Examiner:
         return [Call(self._prompt(sample), QUESTION_TOKENS, engine=self.engine)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        shape = _shape(json.dumps(quote_schema("context", "sentences", sample.context)))
+        shape = _shape(quote_schema("context", "sentences", sample.context))
         written = await in_role(engine, self.engine).generate(
             self._prompt(sample),
             shape.over(context=sample.context),
@@ -124,7 +124,6 @@ class Examiner:
         return builtin_prompt("examiner").prompt(fields_of(sample, ("context",)))
 
 
-@lru_cache(maxsize=64)
-def _shape(support: str) -> Constraint:
-    fields = {"support": json.loads(support), "question": short_text(QUESTION)}
+def _shape(support: Mapping[str, Any]) -> Constraint:
+    fields = {"support": support, "question": short_text(QUESTION)}
     return constraint(closed_object(fields))

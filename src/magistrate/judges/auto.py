@@ -8,8 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from magistrate.engines.base import Capability, Engine
-from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge, unfit
-from magistrate.judges.verdicts import check_binary
+from magistrate.judges.base import Call, Judge, JudgeInfo, check_binary, planned_calls, run_judge, unfit
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:

@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge
+from magistrate.judges.base import (
+    Call,
+    Judge,
+    JudgeInfo,
+    absolute,
+    check_binary,
+    label_of,
+    planned_calls,
+    probability_of,
+    run_judge,
+)
 from magistrate.judges.builtin import instance
 from magistrate.judges.registry import spelled
-from magistrate.judges.verdicts import absolute, check_binary, label_of, probability_of
 from magistrate.types import CalibratedOn, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:

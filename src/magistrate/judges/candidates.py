@@ -11,11 +11,10 @@ from magistrate.constraints.quote import Unit, quote_schema, quoted
 from magistrate.constraints.schema import closed_object, short_text
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.base import LABELS, READS, Call, JudgeInfo, check_threshold
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.question import Answers, Label, LabelProbabilities, choose_label
 from magistrate.judges.template import builtin_prompt, fields_of, written_freely
-from magistrate.judges.verdicts import LABELS, READS, check_threshold
 from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Outcome, Prompt, Sample, Span, Verdict
 
 SUPPORTED = (

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge
+from magistrate.judges.base import LABELS, Call, Judge, JudgeInfo, check_binary, planned_calls, run_judge
 from magistrate.judges.composite import composite_info, suspicion
-from magistrate.judges.verdicts import LABELS, check_binary
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 NO_JUDGES = (

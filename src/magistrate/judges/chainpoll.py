@@ -9,11 +9,10 @@ from magistrate.constraints import Constraint, constraint
 from magistrate.constraints.schema import closed_object, short_text
 from magistrate.engines.base import Engine, Generation, Sampling
 from magistrate.errors import InvalidOutput, SpecError
-from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.base import LABELS, READS, Call, JudgeInfo, check_threshold, label_of
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.sampled_answers import seeds
 from magistrate.judges.template import builtin_prompt, fields_of
-from magistrate.judges.verdicts import LABELS, READS, check_threshold, label_of
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
 
 

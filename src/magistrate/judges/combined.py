@@ -11,15 +11,14 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magistrate._deadline import checked
+from magistrate._work import checked
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.prepared import prepared
 from magistrate.features.words import strange
-from magistrate.judges.base import JudgeInfo
+from magistrate.judges.base import LABELS, READS, JudgeInfo, label_of, probability_of
 from magistrate.judges.detector import NOTHING, SUMMARIES, Detector, Size
 from magistrate.judges.novelty import Novelty, facts_not_there
-from magistrate.judges.verdicts import LABELS, READS, label_of, probability_of
 from magistrate.metrics.calibration import EVEN, check_base_rate, joint_odds, log_odds, shifted_odds, sigmoid
 from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, Verdict
 

@@ -20,14 +20,13 @@ from magistrate.constraints.schema import closed_object, short_text
 from magistrate.engines.base import Capability, Engine, Sampling, in_role, require
 from magistrate.errors import EngineError, InvalidOutput, SpecError
 from magistrate.judges import cross_examination
-from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.base import READS, Call, JudgeInfo
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.cross_examination import NAMES, SWAPPED, CrossExamination, Exchange, record_of
 from magistrate.judges.outcomes import FATAL, member_outcome
 from magistrate.judges.pairwise import BETTER, FAITHFULNESS, FIRST, SECOND, TIE, WORSE
 from magistrate.judges.question import Answers, Label, LabelProbabilities, choose_label
 from magistrate.judges.template import builtin_prompt, fields_of
-from magistrate.judges.verdicts import READS
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Verdict
 
 ARGUMENT = 300  # characters

@@ -9,8 +9,7 @@ from statistics import fmean
 from typing import Any, Literal, TypeVar
 
 from magistrate.errors import SpecError
-from magistrate.judges.base import JudgeInfo
-from magistrate.judges.verdicts import LABELS
+from magistrate.judges.base import LABELS, JudgeInfo
 from magistrate.types import Verdict
 
 Answer = TypeVar("Answer")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from magistrate._deadline import alone
+from magistrate._work import alone
 from magistrate.engines.base import Engine
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.question import Answers, Label, choose_label

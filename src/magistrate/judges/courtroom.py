@@ -7,10 +7,9 @@ sides.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal, get_args
 
@@ -19,12 +18,11 @@ from magistrate.constraints.quote import Quote, Unit, quote_schema, quoted
 from magistrate.constraints.schema import closed_object, short_text
 from magistrate.engines.base import Capability, Choice, Engine, Generation, Option, Sampling, in_role, require
 from magistrate.errors import InvalidOutput, SpecError
-from magistrate.judges.base import Call, JudgeInfo, unfit
+from magistrate.judges.base import LABELS, READS, Call, JudgeInfo, label_of, probability_of, unfit
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.question import Answers, Label, choose_label
 from magistrate.judges.rubric import COMBINE, FLAG, Combine, check_flag, decided
 from magistrate.judges.template import HEADER, builtin_prompt, fields_of
-from magistrate.judges.verdicts import LABELS, READS, label_of, probability_of
 from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Data, Outcome, Prompt, Sample, Span, Verdict
 
 Role = Literal["prosecutor", "defender", "arbiter"]
@@ -477,7 +475,7 @@ class Courtroom:
             charge("unsupported", {"type": "null"}),
         ]
         charges = {"type": "array", "items": {"anyOf": kinds}, "minItems": self.least, "maxItems": self.most}
-        return _shape(json.dumps(closed_object({"charges": charges})))
+        return constraint(closed_object({"charges": charges}))
 
     def _replies(self, sample: Sample, charges: Sequence[Charge], side: Side) -> Constraint:
         """Return the schema of replies to all charges.
@@ -494,7 +492,7 @@ class Courtroom:
         ]
         if side == PROSECUTION:
             replies.append(closed_object({**goes_on, "context_quote": {"type": "null"}, **argument}))
-        return _shape(json.dumps(closed_object({charge.key: {"anyOf": replies} for charge in charges})))
+        return constraint(closed_object({charge.key: {"anyOf": replies} for charge in charges}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -558,12 +556,6 @@ def _check_whole(written: Generation, role: str) -> None:
 def _note_steered(trial: Trial, written: Generation, what: str) -> None:
     if written.steered:
         trial.steered.append(what)
-
-
-@lru_cache(maxsize=64)
-def _shape(schema: str) -> Constraint:
-    """Return the constraint of a schema, cached because most samples share a few schemas."""
-    return constraint(json.loads(schema))
 
 
 def _over(shape: Constraint, sample: Sample) -> Constraint:

@@ -5,7 +5,6 @@ A part of the judge `committee`, which reads the whole exchange before it votes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,10 +15,9 @@ from magistrate.constraints.quote import Quote, quote_schema, quoted
 from magistrate.constraints.schema import closed_object, short_text
 from magistrate.engines.base import Capability, Engine, Generation, Sampling, in_role, require
 from magistrate.errors import InvalidOutput, SpecError
-from magistrate.judges.base import Call, unfit
+from magistrate.judges.base import READS, Call, unfit
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.template import builtin_prompt, fields_of
-from magistrate.judges.verdicts import READS
 from magistrate.types import Prompt, Sample
 
 AUTHORS = {"A": "model_a", "B": "model_b"}  # keys of a sample's metadata: who wrote the two answers
@@ -218,7 +216,7 @@ class CrossExamination:
         """Return a side's challenge, None if it rests."""
         theirs = _answer(sample, other(side))
         prompt = self._challenging(sample, criteria, exchange, side)
-        shape = _challenge(json.dumps(quote_schema("answer", "words", (theirs,)))).over(answer=(theirs,))
+        shape = _challenge(quote_schema("answer", "words", (theirs,))).over(answer=(theirs,))
         written = await self._written(sample, side, prompt, shape, CHALLENGE_TOKENS, engine)
         _note_steered(exchange, written, f"side {side}, challenge {len(exchange.rounds) + 1}")
         found = written.value["challenge"]
@@ -285,10 +283,9 @@ def _note_steered(exchange: Exchange, written: Generation, what: str) -> None:
         exchange.steered.append(what)
 
 
-@lru_cache(maxsize=64)
-def _challenge(quote: str) -> Constraint:
-    """Return the shape of a challenge; `quote` is the schema of its quote, as JSON."""
-    spoken = {"move": {"enum": list(MOVES)}, "quote": json.loads(quote), "text": short_text(TEXT)}
+def _challenge(quote: Mapping[str, Any]) -> Constraint:
+    """Return the shape of a challenge; `quote` is the schema of its quote."""
+    spoken = {"move": {"enum": list(MOVES)}, "quote": quote, "text": short_text(TEXT)}
     choices = [closed_object({"move": {"enum": ["rest"]}}), closed_object(spoken)]
     return constraint(closed_object({"challenge": {"anyOf": choices}}))
 

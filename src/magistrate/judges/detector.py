@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.words import strange
-from magistrate.judges.base import FolderJudge, JudgeInfo
-from magistrate.judges.verdicts import (
+from magistrate.judges.base import (
     LABELS,
+    FolderJudge,
+    JudgeInfo,
     absolute,
     check_threshold,
     heat_map,

@@ -20,10 +20,9 @@ from magistrate.constraints import Constraint, constraint
 from magistrate.constraints.schema import closed_object, short_text
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import InvalidOutput, SpecError
-from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.base import LABELS, READS, Call, JudgeInfo, absolute, check_threshold
 from magistrate.judges.question import Answers, Label, choose_label
 from magistrate.judges.template import builtin_prompt, fields_of
-from magistrate.judges.verdicts import LABELS, READS, absolute, check_threshold
 from magistrate.types import Outcome, Prompt, Sample, Verdict
 
 FAITHFULNESS = (

@@ -10,9 +10,8 @@ from magistrate.constraints import Constraint, constraint
 from magistrate.constraints.schema import closed_object
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.base import LABELS, READS, Call, JudgeInfo, check_threshold, label_of
 from magistrate.judges.template import builtin_prompt, fields_of, written_freely
-from magistrate.judges.verdicts import LABELS, READS, check_threshold, label_of
 from magistrate.types import Outcome, Prompt, Sample, Verdict
 
 

@@ -11,9 +11,10 @@ from typing import ClassVar
 from magistrate.detectors.hf_classifier import ClassifierModel, Over, Pair, Scored
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import FolderJudge, JudgeInfo
-from magistrate.judges.verdicts import (
+from magistrate.judges.base import (
     LABELS,
+    FolderJudge,
+    JudgeInfo,
     absolute,
     check_threshold,
     heat_map,

@@ -10,13 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from magistrate._deadline import checked
+from magistrate._work import checked
 from magistrate.constraints.regex import compiled, searched
 from magistrate.constraints.validation import bounded_class, counted_steps, specifications
 from magistrate.engines.base import Engine
 from magistrate.errors import ConstraintError, InputError, SpecError
-from magistrate.judges.base import NO_LIMIT, JudgeInfo
-from magistrate.judges.verdicts import absolute
+from magistrate.judges.base import NO_LIMIT, JudgeInfo, absolute
 from magistrate.types import Outcome, Sample, Verdict
 
 VALID, INVALID = "valid", "invalid"

@@ -8,10 +8,19 @@ from typing import Any
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls
+from magistrate.judges.base import (
+    LABELS,
+    Call,
+    Judge,
+    JudgeInfo,
+    check_binary,
+    check_threshold,
+    label_of,
+    planned_calls,
+    probability_of,
+)
 from magistrate.judges.composite import composite_info, gather_or_cancel, suspicion
 from magistrate.judges.outcomes import member_outcome
-from magistrate.judges.verdicts import LABELS, check_binary, check_threshold, label_of, probability_of
 from magistrate.metrics.jury import Pooling, pooled
 from magistrate.types import HALLUCINATED, Abstention, Claim, Failure, Outcome, Sample, Verdict
 

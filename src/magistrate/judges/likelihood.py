@@ -11,10 +11,18 @@ from magistrate.errors import SpecError
 from magistrate.features.likelihoods import Gained, Gains, gains
 from magistrate.features.words import STOP
 from magistrate.features.words import words as spoken
-from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.base import (
+    LABELS,
+    READS,
+    Call,
+    JudgeInfo,
+    check_threshold,
+    heat_map,
+    label_of,
+    unsupported,
+)
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.template import builtin_prompt, fields_of
-from magistrate.judges.verdicts import LABELS, READS, check_threshold, heat_map, label_of, unsupported
 from magistrate.types import HALLUCINATED, Claim, Data, Outcome, Prompt, Sample, Verdict
 
 COLDEST, HOTTEST = 0.0, 3.0  # nats a word loses with the context: none, or a factor of twenty

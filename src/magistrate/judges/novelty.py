@@ -14,8 +14,16 @@ from magistrate.errors import SpecError
 from magistrate.features.frames import without_frames
 from magistrate.features.prepared import Cover, Prepared, Reading, prepared
 from magistrate.features.signals import UNSUPPORTED, read
-from magistrate.judges.base import NO_LIMIT, JudgeInfo
-from magistrate.judges.verdicts import LABELS, READS, heat_map, label_of, probability_of, unsupported
+from magistrate.judges.base import (
+    LABELS,
+    NO_LIMIT,
+    READS,
+    JudgeInfo,
+    heat_map,
+    label_of,
+    probability_of,
+    unsupported,
+)
 from magistrate.metrics.calibration import EVEN, check_base_rate, shifted_odds, sigmoid
 from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, Verdict
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from magistrate import _logging
-from magistrate._deadline import DeadlineExceeded, Stopped
+from magistrate._work import DeadlineExceeded, Stopped
 from magistrate.engines.base import Engine
 from magistrate.errors import (
     EngineBusy,

@@ -8,11 +8,10 @@ from typing import Any
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.base import READS, Call, JudgeInfo
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.question import Answers, Label, LabelProbabilities, choose_label
 from magistrate.judges.template import builtin_prompt, fields_of
-from magistrate.judges.verdicts import READS
 from magistrate.types import Abstention, Outcome, Prompt, Sample, Verdict
 
 BETTER, TIE, WORSE = "better", "tie", "worse"

@@ -14,7 +14,16 @@ from magistrate._version import __version__
 from magistrate.engines.base import Capture, Engine
 from magistrate.errors import SpecError
 from magistrate.features.hidden_states import Pooling, pooled
-from magistrate.judges.base import Call, FolderJudge, JudgeInfo
+from magistrate.judges.base import (
+    LABELS,
+    READS,
+    Call,
+    FolderJudge,
+    JudgeInfo,
+    absolute,
+    check_threshold,
+    label_of,
+)
 from magistrate.judges.folders import (
     EstimatePart,
     FilePart,
@@ -26,7 +35,6 @@ from magistrate.judges.folders import (
 )
 from magistrate.judges.likelihood import prompts
 from magistrate.judges.template import builtin_prompt
-from magistrate.judges.verdicts import LABELS, READS, absolute, check_threshold, label_of
 from magistrate.metrics.distributions import expit
 from magistrate.types import Data, Outcome, Sample, Verdict
 

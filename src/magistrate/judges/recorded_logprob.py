@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from magistrate.engines.base import Engine
 from magistrate.errors import InputError
 from magistrate.features.likelihoods import KEY, Recorded, recorded_logprobs
-from magistrate.judges.base import NO_LIMIT, JudgeInfo
-from magistrate.judges.verdicts import LABELS, check_threshold, heat_map, label_of, unsupported
+from magistrate.judges.base import (
+    LABELS,
+    NO_LIMIT,
+    JudgeInfo,
+    check_threshold,
+    heat_map,
+    label_of,
+    unsupported,
+)
 from magistrate.types import HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 HOTTEST = 5.0  # nats: a probability of 1 in 150

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from magistrate._deadline import alone
+from magistrate._work import alone
 from magistrate.constraints.regex import compiled, searched
 from magistrate.engines.base import Engine
 from magistrate.errors import ConstraintError, InputError, SpecError, require_extra
 from magistrate.features.words import word_runs, words
-from magistrate.judges.base import NO_LIMIT, JudgeInfo
-from magistrate.judges.verdicts import check_threshold
+from magistrate.judges.base import NO_LIMIT, JudgeInfo, check_threshold
 from magistrate.types import Outcome, Sample, Verdict
 
 MATCH, MISMATCH = "match", "mismatch"

@@ -16,10 +16,9 @@ from magistrate.constraints.quote import Unit, quote_schema, quoted
 from magistrate.constraints.schema import closed_object, short_text
 from magistrate.engines.base import Capability, Engine, Option, Sampling, in_role, require
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.base import LABELS, READS, Call, JudgeInfo
 from magistrate.judges.composite import aggregated
 from magistrate.judges.template import builtin_prompt, fields_of
-from magistrate.judges.verdicts import LABELS, READS
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,

@@ -9,7 +9,16 @@ from magistrate.engines.base import Capability, Engine
 from magistrate.errors import SpecError
 from magistrate.features.splitting import sentences
 from magistrate.features.words import word_runs, words
-from magistrate.judges.base import NO_LIMIT, Call, JudgeInfo
+from magistrate.judges.base import (
+    LABELS,
+    NO_LIMIT,
+    Call,
+    JudgeInfo,
+    check_threshold,
+    heat_map,
+    label_of,
+    unsupported,
+)
 from magistrate.judges.composite import Aggregate, aggregated, gather_or_cancel
 from magistrate.judges.sampled_answers import (
     NO,
@@ -22,7 +31,6 @@ from magistrate.judges.sampled_answers import (
     recorded,
 )
 from magistrate.judges.template import builtin_prompt
-from magistrate.judges.verdicts import LABELS, check_threshold, heat_map, label_of, unsupported
 from magistrate.types import (
     Abstention,
     Outcome,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from magistrate.engines.base import Capability, Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.base import LABELS, Call, JudgeInfo, label_of
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.sampled_answers import (
     NO_ANSWERS,
@@ -21,7 +21,6 @@ from magistrate.judges.sampled_answers import (
     recorded,
 )
 from magistrate.judges.template import builtin_prompt
-from magistrate.judges.verdicts import LABELS, label_of
 from magistrate.types import Abstention, Outcome, Sample, Verdict
 
 LEAST = 2  # answers; the entropy of a single one is always 0

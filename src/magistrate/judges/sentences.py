@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from magistrate._deadline import checked
+from magistrate._work import checked
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.splitting import Ranking, passages, sentences
-from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge
+from magistrate.judges.base import (
+    LABELS,
+    Call,
+    Judge,
+    JudgeInfo,
+    check_binary,
+    check_threshold,
+    label_of,
+    planned_calls,
+    probability_of,
+    run_judge,
+)
 from magistrate.judges.composite import Aggregate, aggregated, gather_or_cancel, suspicion
 from magistrate.judges.context_slice import ContextSlice
-from magistrate.judges.verdicts import LABELS, check_binary, check_threshold, label_of, probability_of
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,

@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, FolderJudge, Judge, JudgeInfo, planned_calls, run_judge
+from magistrate.judges.base import (
+    LABELS,
+    Call,
+    FolderJudge,
+    Judge,
+    JudgeInfo,
+    absolute,
+    label_of,
+    planned_calls,
+    probability_of,
+    run_judge,
+    unsupported,
+)
 from magistrate.judges.composite import composite_info, gather_or_cancel, suspicion
 from magistrate.judges.folders import read_card
-from magistrate.judges.verdicts import LABELS, absolute, label_of, probability_of, unsupported
 from magistrate.metrics.calibration import sigmoid
 from magistrate.types import (
     HALLUCINATED,

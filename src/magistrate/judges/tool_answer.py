@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from magistrate.engines.base import Engine
 from magistrate.judges.auto import Auto
-from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge
+from magistrate.judges.base import Call, Judge, JudgeInfo, check_binary, planned_calls, run_judge
 from magistrate.judges.tool_calls import (
     Event,
     Result,
@@ -17,7 +17,6 @@ from magistrate.judges.tool_calls import (
     is_json,
     unreadable,
 )
-from magistrate.judges.verdicts import check_binary
 from magistrate.types import Abstention, Claim, Outcome, Sample, Turn, Verdict
 
 NO_RESULTS = "there is no tool answer before the output, and the sample has no context"

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from magistrate._deadline import checked
+from magistrate._work import checked
 from magistrate.constraints.schema import resolve
 from magistrate.engines.base import Engine
 from magistrate.features.facts import Amounts, Calendar, Quantity, dates, quantities
-from magistrate.judges.base import NO_LIMIT, Call, JudgeInfo
+from magistrate.judges.base import LABELS, NO_LIMIT, Call, JudgeInfo
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.question import Answers, Label, LabelProbabilities, choose_label
 from magistrate.judges.template import builtin_prompt
@@ -30,7 +30,6 @@ from magistrate.judges.tool_calls import (
     tools_of,
 )
 from magistrate.judges.tool_schema import NO_CALLS
-from magistrate.judges.verdicts import LABELS
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Prompt, Sample, Span, Verdict
 
 MOST_LEAVES = 1000

@@ -15,7 +15,7 @@ from typing import Any
 
 from magistrate.datasets.spans.conventions.values import CALLS, RESULTS, ROLES, as_text
 from magistrate.errors import InputError
-from magistrate.features.lines import lines
+from magistrate.features.splitting import lines
 from magistrate.judges.json_valid import no_json, unfenced, unique
 from magistrate.types import ASSISTANTS, Sample
 

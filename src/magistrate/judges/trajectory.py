@@ -8,7 +8,7 @@ from typing import Any
 
 from magistrate.engines.base import Engine
 from magistrate.judges.auto import Auto
-from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge
+from magistrate.judges.base import Call, Judge, JudgeInfo, check_binary, planned_calls, run_judge
 from magistrate.judges.composite import suspicion
 from magistrate.judges.tool_answer import NO_RESULTS, info_by, observed
 from magistrate.judges.tool_calls import (
@@ -20,7 +20,6 @@ from magistrate.judges.tool_calls import (
     is_json,
     unreadable,
 )
-from magistrate.judges.verdicts import check_binary
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
 
 SHOWN = 2000  # characters of a step shown in a claim, at most

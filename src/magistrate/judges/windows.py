@@ -11,10 +11,9 @@ from magistrate.constraints.quote import edges
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.splitting import Piece, merged, trimmed, units
-from magistrate.judges.base import Judge, JudgeInfo, PlansCalls, run_judge, shortage
+from magistrate.judges.base import Judge, JudgeInfo, PlansCalls, check_binary, run_judge, shortage
 from magistrate.judges.composite import Aggregate, aggregated, gather_or_cancel, suspicion
 from magistrate.judges.context_slice import ContextSlice
-from magistrate.judges.verdicts import check_binary
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 

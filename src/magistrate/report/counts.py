@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from magistrate._version import __version__
 from magistrate.datasets.fields import like_context
 from magistrate.datasets.rows import unread_of
+from magistrate.engines.base import DEFAULT
+from magistrate.engines.prices import Price, price_of
 from magistrate.errors import StoreError
 from magistrate.metrics.distributions import numbered
 from magistrate.report.summary import (
@@ -32,6 +34,7 @@ from magistrate.report.values import JudgeReport, Report, RunFacts
 from magistrate.store import RunRecord, Snapshot, Store
 from magistrate.store.columns import OTHER, OutcomeColumns
 from magistrate.store.figures import SHARE, KeptFigures
+from magistrate.store.runs import SPEC
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
@@ -392,3 +395,9 @@ def facts_of(record: RunRecord) -> RunFacts:
         reason=record.reason,
         unread=unread_of(record.settings),
     )
+
+
+def price_of_run(record: RunRecord) -> Price | None:
+    """Return the price of the run's tokens: as configured, or the known price of its model, else None."""
+    told = record.settings.get(SPEC, {}).get("engines", {}).get(DEFAULT, {}).get("price")
+    return price_of(record.model) if told is None else Price.parse(told)

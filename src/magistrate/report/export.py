@@ -24,7 +24,7 @@ from xml.etree import ElementTree
 from magistrate.datasets.frames import FrameIndex
 from magistrate.errors import MissingExtra, SpecError
 from magistrate.report.formatting import plain
-from magistrate.report.gates import GateResult, too_many_failures, without_verdict
+from magistrate.report.gates import GateResult
 from magistrate.report.values import JudgeReport, Report
 from magistrate.types import Abstention, Failure, Outcome, Sample, Scoring, Verdict
 
@@ -371,9 +371,9 @@ def junit(
     broken = unfinished if error is None else error
     _case(suite, "magistrate", "the run is finished", error=broken)
     if max_failures is not None:
-        told = too_many_failures(report, max_failures)
+        told = report.too_many_failures(max_failures)
         _case(suite, "magistrate", f"max-failures {max_failures:g}", error=told)
-    _case(suite, "magistrate", "every judge gives a verdict", error=without_verdict(report))
+    _case(suite, "magistrate", "every judge gives a verdict", error=report.without_verdict)
     for gate in gates:
         _case(
             suite,

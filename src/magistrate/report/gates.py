@@ -174,26 +174,6 @@ def _unread(judge: JudgeReport) -> str:
     return f"; {judge.unread.short}" if judge.unread is not None and judge.unread.n else ""
 
 
-def too_many_failures(report: Report, most: float) -> str | None:
-    """Return a sentence on the judges whose share of failed outcomes exceeds `most`, or None.
-
-    The share is computed per judge, so that others do not hide one that broke.
-    """
-    told = []
-    for judge in report.judges:
-        failed = sum(judge.failures.values())
-        if judge.n_judged and failed / judge.n_judged > most:
-            of = "judgements" if len(report.judges) == 1 else f"judgements of {judge.judge}"
-            told.append(f"{failed} of {judge.n_judged} {of} failed")
-    return f"{' and '.join(told)}, more than --max-failures {most:g}" if told else None
-
-
-def without_verdict(report: Report) -> str | None:
-    """Return a text on the judges without a single verdict, or None."""
-    told = [f"{each.judge}: {why}" for each in report.judges if (why := each.without_verdict) is not None]
-    return ". ".join(told) or None
-
-
 def results(gates: Iterable[str], report: Report) -> list[GateResult]:
     """Return the result of every gate for every judge that it applies to, in order. A run without judges
     fails them.

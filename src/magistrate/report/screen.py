@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from magistrate._text import counted
 from magistrate.report.formatting import decimal, duration, estimated, first_remark, numbers, plain, tally
-from magistrate.report.terminal import print_head
 from magistrate.report.values import Baseline, JudgeReport, Report, name_of
 from magistrate.store.shares import PART
 from magistrate.types import FAITHFUL, HALLUCINATED
@@ -36,6 +35,25 @@ def render_screen(report: Report, console: Console) -> None:
     # Commands stay whole, so that they can be copied.
     for line in (f"run {run}: magistrate show {run} --full", f"next: {next_command(report)}"):
         console.print(Text(line), soft_wrap=True)
+
+
+def print_head(report: Report, console: Console) -> None:
+    """Print the name of a run, and below it its data, status and time."""
+    from rich.text import Text
+
+    run = report.run
+    unnamed = run.name == run.id
+    console.print(Text.assemble((plain(run.name), "bold"), "" if unnamed else f"  {plain(run.id)}"))
+    facts = [plain(run.dataset), counted(run.n_total, "sample"), plain(run.status)]
+    if run.unread is not None and run.unread.n:
+        facts.insert(2, run.unread.short)
+    if run.seconds is not None:
+        facts.append(duration(run.seconds))
+    if run.reason is not None:
+        facts.append(plain(run.reason))
+    if run.damaged:
+        facts.insert(2, f"{len(run.damaged)} damaged in the store")
+    console.print(Text("  ·  ".join(facts)))
 
 
 def print_figures(report: Report, console: Console) -> None:

@@ -423,12 +423,15 @@ def judge_report(
     import numpy as np
 
     truth, said, groups, gold = counts.truth, counts.said, counts.groups, counts.gold
-    scores = None
+    scores = result = gain = None
     if scoring is not None:
         scores = 1 - counts.scores if scoring.turned else counts.scores
-    result = classification(truth, said, scores, groups)
-    if scores is None:
-        result = replace(result, metrics={**result.metrics, "auroc": Estimate.none(NOT_STORED)})
+    if truth.size:
+        result = classification(truth, said, scores, groups)
+        if scores is None:
+            result = replace(result, metrics={**result.metrics, "auroc": Estimate.none(NOT_STORED)})
+        else:
+            gain = threshold_gain(truth, said, scores, groups)
     seconds = counts.seconds
     return JudgeReport(
         judge=counts.judge,
@@ -443,7 +446,7 @@ def judge_report(
         abstentions=_sorted(counts.abstentions),
         verdicts=_sorted(counts.verdicts),
         gold=_sorted(gold),
-        result=result if truth.size else None,
+        result=result,
         baselines=beside,
         seconds_per_sample=fmean(seconds.tolist()) * cost if seconds.size and cost is not None else None,
         latency_median=float(np.median(seconds)) if seconds.any() else None,
@@ -455,7 +458,7 @@ def judge_report(
         scoring=scoring,
         n_contexts=int(np.unique(groups).size),
         spans=spans,
-        threshold_gain=None if scores is None else threshold_gain(truth, said, scores, groups),
+        threshold_gain=gain,
         shift=_shift(counts, scoring),
         n_sampled=n_sampled,
     )

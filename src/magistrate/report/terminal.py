@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import Heat, counted
+from magistrate._text import Heat
 from magistrate.errors import InputError
 from magistrate.metrics.classification import METRICS, Classification, Confusion
 from magistrate.metrics.spans import characters
@@ -25,6 +25,7 @@ from magistrate.report.formatting import (
     with_interval,
     without_heat,
 )
+from magistrate.report.screen import print_head
 from magistrate.report.trial import Said, TrialHeard, examination_of, trial_of
 from magistrate.report.values import FOOTNOTE, NAMES, JudgeReport, Report, fact_lines
 from magistrate.types import (
@@ -67,25 +68,6 @@ def render(report: Report, console: Console) -> None:
     if any(judge.result for judge in report.judges):
         console.print()
         console.print(Text(f"Brackets: 95 % intervals. Positive: hallucinated. {FOOTNOTE}", style="dim"))
-
-
-def print_head(report: Report, console: Console) -> None:
-    """Print the name of a run, and below it its data, status and time."""
-    from rich.text import Text
-
-    run = report.run
-    unnamed = run.name == run.id
-    console.print(Text.assemble((plain(run.name), "bold"), "" if unnamed else f"  {plain(run.id)}"))
-    facts = [plain(run.dataset), counted(run.n_total, "sample"), plain(run.status)]
-    if run.unread is not None and run.unread.n:
-        facts.insert(2, run.unread.short)
-    if run.seconds is not None:
-        facts.append(duration(run.seconds))
-    if run.reason is not None:
-        facts.append(plain(run.reason))
-    if run.damaged:
-        facts.insert(2, f"{len(run.damaged)} damaged in the store")
-    console.print(Text("  ·  ".join(facts)))
 
 
 def _comparison(report: Report, width: int) -> Table:

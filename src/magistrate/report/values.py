@@ -225,6 +225,25 @@ class Report:
     run: RunFacts
     judges: tuple[JudgeReport, ...]
 
+    @property
+    def without_verdict(self) -> str | None:
+        """A text on the judges without a single verdict, None if there is no such judge."""
+        told = [f"{each.judge}: {why}" for each in self.judges if (why := each.without_verdict) is not None]
+        return ". ".join(told) or None
+
+    def too_many_failures(self, most: float) -> str | None:
+        """Return a sentence on the judges whose share of failed outcomes exceeds `most`, or None.
+
+        The share is computed per judge, so that others do not hide one that broke.
+        """
+        told = []
+        for judge in self.judges:
+            failed = sum(judge.failures.values())
+            if judge.n_judged and failed / judge.n_judged > most:
+                of = "judgements" if len(self.judges) == 1 else f"judgements of {judge.judge}"
+                told.append(f"{failed} of {judge.n_judged} {of} failed")
+        return f"{' and '.join(told)}, more than --max-failures {most:g}" if told else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON values, without NaN or infinity."""
         run = self.run
@@ -493,7 +512,7 @@ def matrix(confusion: Confusion) -> list[tuple[str, list[tuple[int, str, bool]]]
 
 def figure(judge: JudgeReport, metric: str) -> str:
     """Format a metric with its interval, `.62 [.55, .69]`, or a dash."""
-    return with_interval(judge.result.metrics[metric] if judge.result else Estimate.none(""))
+    return with_interval(judge.result.metrics[metric]) if judge.result else decimal(None)
 
 
 def name_of(name: str) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from magistrate import _logging
 from magistrate._async import in_thread
-from magistrate._deadline import Deadline, DeadlineExceeded, Stopped
+from magistrate._work import Deadline, DeadlineExceeded, Stopped
 from magistrate.engines.base import (
     GREEDY,
     Attempt,
@@ -185,7 +185,8 @@ def check_stream(judges: Sequence[Judge], info: EngineInfo) -> None:
             raise SpecError(f"judge {judge.info.name!r} {judge.info.lacks}")
         if judge.info.fitted_to is not None:
             _check_model(judge.info.name, *judge.info.fitted_to, info)
-        require(info, judge.info.needs, f"judge {judge.info.name!r}")
+        if judge.info.needs:
+            require(info, judge.info.needs, f"judge {judge.info.name!r}")
 
 
 def _check_model(judge: str, model: str, fingerprint: str, info: EngineInfo) -> None:

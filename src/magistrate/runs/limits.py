@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from magistrate._deadline import check_limit
+from magistrate._work import check_limit
 from magistrate.engines.base import CONCURRENCY
 from magistrate.errors import SpecError
 from magistrate.types import Usage

@@ -10,8 +10,8 @@ from typing import Any
 from magistrate._version import __version__
 from magistrate.datasets import Dataset, load
 from magistrate.datasets.fields import check_labels
-from magistrate.datasets.files import HUB, looks_like_path
-from magistrate.engines.base import Engine, EngineInfo
+from magistrate.datasets.files import HUB, looks_like_path, named_like_file
+from magistrate.engines.base import DEFAULT, Engine, EngineInfo
 from magistrate.engines.cache import Cached, call_cache
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.none import NONE
@@ -22,7 +22,6 @@ from magistrate.judges.base import Judge
 from magistrate.runs.execute import Task, check_stream
 from magistrate.runs.limits import UNLIMITED, Cost, Limits
 from magistrate.runs.spec import (
-    DEFAULT,
     STDIN,
     DataPart,
     RunSpec,
@@ -255,7 +254,8 @@ def open_data(store: Store | None, part: DataPart, *, need_output: bool = True) 
     options: dict[str, Any] = {"mapping": part.map, "limit": part.limit, "sample": part.sample}
     options |= {"balance": part.balance, "seed": part.seed, "need_output": need_output}
     options |= {"labels": part.labels, "max_unread": part.max_unread}
-    version = None if store is None else store.stored_dataset(part.source)
+    of_file = named_like_file(part.source)  # as no stored set is
+    version = None if store is None or of_file else store.stored_dataset(part.source)
     if store is None or version is None:
         try:
             found = load(part.source, view=part.view, **options)
@@ -343,8 +343,10 @@ def with_cache(engine: Engine) -> Engine:
 
 
 def price_for(engine: Engine, price: str | None) -> Price | None:
-    """Return the given price, else the known price of the model, else None."""
-    return price_of(engine.info.model) if price is None else Price.parse(price)
+    """Return the given price, else the known price of the model, else None: a model here has no price."""
+    if price is not None:
+        return Price.parse(price)
+    return None if engine.info.name == EMBEDDED else price_of(engine.info.model)
 
 
 def pinned(spec: RunSpec, dataset: Dataset, version: str | None) -> RunSpec:

@@ -1,4 +1,4 @@
-"""Resumes a run: finds a resumable one, restores its plan, and rejects it if something has changed."""
+"""Resumes a run: restores its plan, and rejects it if something has changed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
 from magistrate.runs.limits import Limits
 from magistrate.runs.prepare import Overrides, RunPlan, open_data, prepare_judges
-from magistrate.runs.spec import STDIN, RunSpec, spec_from
+from magistrate.runs.spec import RunSpec, spec_from
 from magistrate.runs.writer import WorkList
 from magistrate.store import RunRecord, Store
-from magistrate.store.shares import SHARES, Part, shares_of
+from magistrate.store.runs import SPEC
+from magistrate.store.shares import Part, shares_of
 from magistrate.types import Recipe, Sample, Scoring
 
 DIFFERENCES_TOLD = 3
-SPEC = "spec"  # the setting that holds the specification of a run
 OBJECTS = "objects"  # the parts that came as Python objects, which no specification can bring back
 IMPORTED = "imported"  # by judge, which file its verdicts came from, if it was asked elsewhere
 STORED = "samples_stored"  # whether all samples were stored before the first was judged
@@ -192,17 +192,6 @@ def _made(store: Store, record: RunRecord) -> Collection[str]:
     """The ids of samples whose output was made: some judge has an outcome for it other than a task error."""
     failed = store.failed(record.id)
     return frozenset(pair[0] for pair in store.judged(record.id) if failed.get(pair) != "task_error")
-
-
-def find_resumable(store: Store, plan: RunPlan) -> RunRecord | None:
-    """Return the newest unfinished run of an identical plan that no process is working on, or None."""
-    if plan.dataset is None or plan.task is not None or plan.spec.dataset.source == STDIN:
-        return None
-    for record in store.unfinished(plan.dataset.digest):
-        same = SPEC in record.settings and is_same(record, plan)
-        if same and not objects_of(record) and SHARES not in record.settings and not store.held(record.id):
-            return record
-    return None
 
 
 def find_done(store: Store, plan: RunPlan) -> RunRecord | None:

@@ -18,7 +18,7 @@ from magistrate.datasets.fields import check_labels, check_mapping
 from magistrate.datasets.files import looks_like_path
 from magistrate.datasets.named import catalogue
 from magistrate.datasets.selection import Selection
-from magistrate.engines.base import CONCURRENCY, Engine, EngineSettings
+from magistrate.engines.base import CONCURRENCY, DEFAULT, Engine, EngineSettings
 from magistrate.engines.prices import Price
 from magistrate.errors import SpecError
 from magistrate.judges import registry
@@ -29,7 +29,6 @@ from magistrate.runs.limits import Limits
 from magistrate.runs.options import Option
 
 STDIN = "-"
-DEFAULT = "default"  # the engine of the judges that name no other one
 
 
 def _under(key: str, value: Any) -> Any:

@@ -66,7 +66,7 @@ class _Slot:
 
 
 class Workers:
-    """Worker processes for a plan; an async context manager, at whose end they are killed.
+    """`n` worker processes for a plan; an async context manager, at whose end they are killed.
 
     `limits` are those of the plan, with as many samples in progress as keep the workers busy. Outcomes that
     were under way at the end are appended to `undelivered`.
@@ -93,12 +93,6 @@ class Workers:
         self._error: BaseException | None = None
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
-
-    @classmethod
-    def of(cls, plan: RunPlan, left: int | None, undelivered: list[Judged]) -> Workers | None:
-        """Return the workers for `left` samples of a plan, None if this process judges alone."""
-        n = plan.n_workers(left)
-        return cls(plan, n, undelivered) if n > 1 else None
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._keep_up(slot)) for slot in self._slots]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from magistrate import _logging
-from magistrate._deadline import uncounted
+from magistrate._work import uncounted
 from magistrate.datasets import Problem
 from magistrate.errors import InputError, MagistrateError, SpecError, StoreError
 from magistrate.runs.execute import GROUP, Judged, stream_groups
@@ -141,7 +141,8 @@ class OutcomeWriter:
         if plan.task is not None:
             self.unmade = {sample_id for sample_id in work.stored if sample_id not in work.made}
         self.noted = self.clock()
-        workers = Workers.of(plan, work.n_samples(len(plan.judges)), undelivered)
+        n = plan.n_workers(work.n_samples(len(plan.judges)))
+        workers = Workers(plan, n, undelivered) if n > 1 else None
         groups = stream_groups(
             self._pulled(),
             plan.judges,

@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from magistrate.api.run import price_of_run
 from magistrate.engines.prices import Price
 from magistrate.judges.rubric import KINDS as CLAIM_KINDS
 from magistrate.metrics.classification import Classification, Confusion, classification
 from magistrate.metrics.thresholds import Aim, best_cut
 from magistrate.report.charts import Chart, charts_of
-from magistrate.report.counts import KNOWN, JudgeScores, RunFigures
+from magistrate.report.counts import KNOWN, JudgeScores, RunFigures, price_of_run
 from magistrate.report.summary import remarks
 from magistrate.report.values import JudgeReport, JudgeView, judge_view
 from magistrate.server.outcomes import (

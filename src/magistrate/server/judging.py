@@ -19,7 +19,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field, create_model
 
 from magistrate import _async, _logging
-from magistrate._deadline import Deadline
+from magistrate._work import Deadline
 from magistrate.api import judge as api_judge
 from magistrate.engines import models
 from magistrate.engines.base import CONCURRENCY, Engine

@@ -24,14 +24,14 @@ from magistrate import _logging
 from magistrate.api.evaluate import RunSession
 from magistrate.datasets import Problem
 from magistrate.datasets.named import at_hand, catalogue
-from magistrate.engines.base import Engine
+from magistrate.engines.base import DEFAULT, Engine
 from magistrate.errors import InputError, MagistrateError, SpecError
 from magistrate.judges.base import Judge
 from magistrate.judges.registry import DEFAULT_JUDGE, asks_none, spelled
 from magistrate.runs.execute import Judged
 from magistrate.runs.prepare import NO_OVERRIDES, Overrides, RunPlan
 from magistrate.runs.rejudge import data_of_run, run_with_data
-from magistrate.runs.spec import DEFAULT, RunSpec, spec_from
+from magistrate.runs.spec import RunSpec, spec_from
 from magistrate.server.judges import JudgeLine, judges_view
 from magistrate.server.judging import BusyError, judge_of, model_of, models_here
 from magistrate.server.responses import from_script, page, run_address

@@ -16,10 +16,11 @@ from typing import Self, TypeVar
 from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, ResourceClosedError, StatementError
 
+from magistrate._version import __version__
 from magistrate.errors import InputError, SpecError, StoreError
 from magistrate.store import postgres, sqlite
-from magistrate.store.migrations import LATEST, upgrade, version
-from magistrate.store.schema import is_server
+from magistrate.store.migrations import LATEST, upgrade
+from magistrate.store.schema import is_server, version_of
 
 CLOSED = "it was closed; open it again"
 _KNOWN = "known: a path, sqlite:///PATH, postgresql://USER@HOST/DATABASE"
@@ -87,7 +88,12 @@ def open_engine(place: Place, busy_seconds: float) -> Engine:
             engine = postgres.engine_on(place.url, busy_seconds)
         try:
             with engine.connect() as connection, for_reading(connection).begin():
-                found = version(connection)
+                found = version_of(connection)
+            if found > LATEST:
+                raise StoreError(
+                    f"it was written by a newer Magistrate (schema {found}, version {__version__} knows "
+                    f"{LATEST}); upgrade with: pip install -U magistrate"
+                )
             if found < LATEST:
                 if place.path is not None and sqlite.reading_only(place.path) is not None:
                     raise StoreError(

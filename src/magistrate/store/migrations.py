@@ -13,11 +13,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import sha256
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, text
 
-from magistrate._version import __version__
-from magistrate.errors import StoreError
-from magistrate.store.schema import is_server
+from magistrate.store.schema import is_server, version_of
 
 # --- the part of the fourth step that is not SQL ----------------------------------------------------
 
@@ -530,35 +528,6 @@ MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
 )
 LATEST = len(MIGRATIONS)
 
-_ELSEWHERE = {
-    "sqlite": "choose another path with --store",
-    "postgresql": "use another database, or a schema of its own: CREATE SCHEMA magistrate, "
-    "then add ?options=-csearch_path%3Dmagistrate to the URL",
-}
-
-
-def version(connection: Connection) -> int:
-    """Return the schema version of a store; 0 for an empty database.
-
-    Raises `StoreError` for a database of another program and for a store newer than this package.
-    """
-    names = set(inspect(connection).get_table_names())
-    if not names:
-        return 0
-    if not {"schema_version", "runs", "run_samples"} <= names:
-        raise StoreError(
-            f"it is a database of another program (tables: {', '.join(sorted(names)[:5])}); "
-            f"{_ELSEWHERE[connection.dialect.name]}"
-        )
-    found = int(connection.scalar(text("SELECT max(version) FROM schema_version")) or 0)
-    if found > LATEST:
-        raise StoreError(
-            f"it was written by a newer Magistrate (schema {found}, version {__version__} knows {LATEST}); "
-            "upgrade with: pip install -U magistrate"
-        )
-    return found
-
-
 _TYPES = {
     "sqlite": {"key": "INTEGER NOT NULL PRIMARY KEY", "id": "INTEGER", "bytes": "BLOB"},
     "postgresql": {
@@ -579,7 +548,7 @@ def _definition(connection: Connection, statement: str) -> str:
 
 def upgrade(connection: Connection, *, upto: int = LATEST) -> None:
     """Apply the missing steps up to version `upto`, within the caller's transaction."""
-    done = version(connection)
+    done = version_of(connection)
     if done == 0:
         connection.exec_driver_sql(_definition(connection, _VERSIONS))
     for number in range(done + 1, upto + 1):

@@ -100,6 +100,7 @@ class RunRecord:
 
 Value = TypeVar("Value")
 
+SPEC = "spec"  # the setting of a run that holds its specification
 ROWS_AT_ONCE = 500
 _RUN_ID = re.compile(r"[0-9a-z-]{1,40}")
 # Positions have no gaps, so the last one gives the count.

@@ -30,10 +30,13 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    inspect,
     text,
 )
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.types import TypeDecorator
+
+from magistrate.errors import StoreError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -639,3 +642,26 @@ def stop_writers(connection: Connection, table: Table) -> None:
     """Block other writers of the table until the transaction ends. SQLite has only one writer anyway."""
     if is_server(connection):
         connection.execute(text(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE"))
+
+
+_ELSEWHERE = {
+    "sqlite": "choose another path with --store",
+    "postgresql": "use another database, or a schema of its own: CREATE SCHEMA magistrate, "
+    "then add ?options=-csearch_path%3Dmagistrate to the URL",
+}
+
+
+def version_of(connection: Connection) -> int:
+    """Return the schema version of a store; 0 for an empty database.
+
+    Raises `StoreError` for a database of another program.
+    """
+    names = set(inspect(connection).get_table_names())
+    if not names:
+        return 0
+    if not {"schema_version", "runs", "run_samples"} <= names:
+        raise StoreError(
+            f"it is a database of another program (tables: {', '.join(sorted(names)[:5])}); "
+            f"{_ELSEWHERE[connection.dialect.name]}"
+        )
+    return int(connection.scalar(text("SELECT max(version) FROM schema_version")) or 0)

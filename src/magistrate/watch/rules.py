@@ -25,10 +25,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from magistrate._yaml import DIALECT, Document, Key, dump_document, parse_document, read_document
+from magistrate.engines.base import DEFAULT
 from magistrate.errors import MagistrateError, SpecError
 from magistrate.judges import registry
-from magistrate.judges.verdicts import check_binary
-from magistrate.runs.spec import DEFAULT, EnginePart, JudgeWords, RunSpec, anchored, judges_of, spec_from
+from magistrate.judges.base import check_binary
+from magistrate.runs.spec import EnginePart, JudgeWords, RunSpec, anchored, judges_of, spec_from
 from magistrate.watch.alert_rules import AlertPart, SinkPart
 from magistrate.watch.outputs import SendPart
 from magistrate.watch.parts import MOST_DAYS, Part, Seconds, under

@@ -6,15 +6,23 @@ without one, as in any other file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from magistrate.datasets.fields import plain
 from magistrate.datasets.rows import Problem, Row
-from magistrate.datasets.spans.span import Span, is_span, spans_of_row
+from magistrate.datasets.spans.span import EXPORTS, SPAN, TRACE, Span, first_of, id_of, spans_of_row
 from magistrate.datasets.spans.targets import Target, targets_of
 from magistrate.datasets.spans.tree import Tree, tree_of
+
+
+def is_span(values: Mapping[str, Any]) -> bool:
+    """Return whether an object is a span or an export of spans, rather than a sample with a trace id."""
+    if any(name in values for name in EXPORTS):
+        return True
+    attributes = any(name == "attributes" or name.startswith("attributes.") for name in values)
+    return attributes and bool(id_of(first_of(values, TRACE))) and bool(id_of(first_of(values, SPAN)))
 
 
 def gathered(rows: Iterable[Row | Problem]) -> Iterator[Row | Problem]:

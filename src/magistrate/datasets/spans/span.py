@@ -135,13 +135,13 @@ def exported(value: Mapping[str, Any]) -> Iterator[Span | str]:
 
 
 def _exported_span(values: Mapping[str, Any], resource: Mapping[str, Any], scope: str) -> Span | str:
-    trace_id = _id(_get(values, "traceId"))
+    trace_id = id_of(_get(values, "traceId"))
     if not trace_id:
         return "a span without a trace id"
     return Span(
         trace_id,
-        _id(_get(values, "spanId")),
-        _id(_get(values, "parentSpanId")) or None,
+        id_of(_get(values, "spanId")),
+        id_of(_get(values, "parentSpanId")) or None,
         _text(values.get("name")),
         _enum(values.get("kind"), KINDS),
         _nanoseconds(_get(values, "startTimeUnixNano")) or 0,
@@ -156,7 +156,9 @@ def _exported_span(values: Mapping[str, Any], resource: Mapping[str, Any], scope
             for each in _maps(values.get("events"))
         ),
         tuple(
-            Link(_id(_get(each, "traceId")), _id(_get(each, "spanId")), _attributes(each.get("attributes")))
+            Link(
+                id_of(_get(each, "traceId")), id_of(_get(each, "spanId")), _attributes(each.get("attributes"))
+            )
             for each in _maps(values.get("links"))
         ),
         _enum(_map(values.get("status")).get("code"), STATUSES),
@@ -217,14 +219,6 @@ STATUS = (("status", "status_code"), ("status", "code"), ("status_code",), ("sta
 KIND = "openinference.span.kind"
 
 
-def is_span(values: Mapping[str, Any]) -> bool:
-    """Return whether an object is a span or an export of spans, rather than a sample with a trace id."""
-    if any(name in values for name in EXPORTS):
-        return True
-    attributes = any(name == "attributes" or name.startswith("attributes.") for name in values)
-    return attributes and bool(_id(_first(values, TRACE))) and bool(_id(_first(values, SPAN)))
-
-
 def spans_of_row(values: Mapping[str, Any]) -> Iterator[Span | str]:
     """Yield the spans of one object of a file, or a sentence for each that cannot be read."""
     if any(name in values for name in EXPORTS):
@@ -235,7 +229,7 @@ def spans_of_row(values: Mapping[str, Any]) -> Iterator[Span | str]:
 
 def _plain_span(values: Mapping[str, Any]) -> Span | str:
     """Parse a span as given by Phoenix's table or API, or as printed by an SDK."""
-    trace_id = _id(_first(values, TRACE))
+    trace_id = id_of(first_of(values, TRACE))
     if not trace_id:
         return "a span without a trace id"
     attributes = {
@@ -256,20 +250,20 @@ def _plain_span(values: Mapping[str, Any]) -> Span | str:
         )
         for each in _maps(values.get("events"))
     )
-    scope = _first(values, (("scope", "name"), ("instrumentation_scope", "name"), ("scope",)))
-    resource = _map(_first(values, (("resource", "attributes"), ("resource",))))
+    scope = first_of(values, (("scope", "name"), ("instrumentation_scope", "name"), ("scope",)))
+    resource = _map(first_of(values, (("resource", "attributes"), ("resource",))))
     return Span(
         trace_id,
-        _id(_first(values, SPAN)),
-        _id(_first(values, PARENT)) or None,
+        id_of(first_of(values, SPAN)),
+        id_of(first_of(values, PARENT)) or None,
         _text(values.get("name")),
         _enum(values.get("kind"), KINDS),
-        _moment(_first(values, START)) or 0,
-        _moment(_first(values, END)),
+        _moment(first_of(values, START)) or 0,
+        _moment(first_of(values, END)),
         {str(key): value for key, value in attributes.items()},
         events,
         (),
-        _enum(_first(values, STATUS), STATUSES),
+        _enum(first_of(values, STATUS), STATUSES),
         resource,
         _text(scope),
     )
@@ -302,7 +296,7 @@ def _get(values: Mapping[str, Any], name: str) -> Any:
     return values.get(_snake(name)) if found is None else found
 
 
-def _first(values: Mapping[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
+def first_of(values: Mapping[str, Any], paths: tuple[tuple[str, ...], ...]) -> Any:
     for path in paths:
         found: Any = values
         for step in path:
@@ -324,7 +318,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _id(value: Any) -> str:
+def id_of(value: Any) -> str:
     """Return an id as text: hex digits in lower case, without the `0x` that an SDK prints before them."""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     digits = text.lower().removeprefix("0x")

@@ -1,22 +1,23 @@
-"""Deadlines and cancellation for work that computes without awaiting.
+"""The work on one sample: its deadline, its end from outside, and what is computed only once for it.
 
-Such work cannot be cancelled from outside. It calls `check()` between its steps, as every judge of this
-package does, which raises once the deadline is over. If your own judge computes for long without an
-`await`, call it too. Deadlines are in a context variable, so they apply in tasks and in threads started by
-`asyncio.to_thread`.
+Work that computes without awaiting cannot be cancelled from outside. It calls `check()` between its steps, as
+every judge of this package does, which raises once the deadline is over. If your own judge computes for long
+without an `await`, call it too. All of this is in context variables, so it applies in tasks and in threads
+started by `asyncio.to_thread`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from itertools import islice
 from math import inf
 from threading import Lock, local
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from magistrate._fork import in_child
 from magistrate.errors import SpecError
@@ -175,3 +176,35 @@ def held(lock: Lock | Any) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+# --- values that are computed once for a sample ----------------------------------------------------
+
+MOST_KEPT = 8  # cached values at a time; each may take many times the memory of its text
+
+_kept: ContextVar[OrderedDict[Hashable, Any] | None] = ContextVar("magistrate_scratch", default=None)
+
+
+@contextmanager
+def scratch() -> Iterator[None]:
+    """Cache the results of `once` until the block ends. A nested block shares the outer one's cache."""
+    if _kept.get() is not None:
+        yield
+        return
+    token = _kept.set(OrderedDict())
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+def once(key: Hashable, make: Callable[[], T]) -> T:
+    """Return the value of `make`, cached under `key` in this `scratch`; not cached outside of one."""
+    kept = _kept.get()
+    if kept is None:
+        return make()
+    if (found := kept.get(key)) is None:
+        kept[key] = found = make()
+        while len(kept) > MOST_KEPT:
+            kept.popitem(last=False)
+    return cast("T", found)
