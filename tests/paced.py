@@ -1,6 +1,7 @@
 """A run in a process of its own, whose judge comes as far as the parent process says.
 
-`python paced.py STORE N` judges N samples; each line of standard input is how many more may be judged.
+`python paced.py STORE N` judges N samples; each line of standard input is how many more may be judged. It
+prints a line once it has begun.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def main(store: str, n: int) -> None:
     import magistrate
     from magistrate import Prompt, ScriptedEngine
 
-    allowed = 0
+    allowed, begun = 0, False
 
     def listen() -> None:
         nonlocal allowed
@@ -29,6 +30,10 @@ def main(store: str, n: int) -> None:
             allowed += int(line)
 
     async def script(prompt: Prompt) -> Mapping[str, float]:
+        nonlocal begun
+        if not begun:
+            begun = True
+            print("begun", flush=True)
         (output,) = (part.text for part in prompt.data() if part.name == "output")
         number = int(output.split()[-1])
         while number >= allowed:  # noqa: ASYNC110 (another thread counts)
@@ -68,8 +73,11 @@ class Paced:
 def paced(store: Path, n: int) -> Iterator[Paced]:
     """Begin a run of `n` samples, none of which it may judge yet; it is ended where it has not."""
     words = [sys.executable, __file__, str(store), str(n)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as process:
         try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n", "the run did not begin"
             yield Paced(process)
         finally:
             if process.poll() is None:
