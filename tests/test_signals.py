@@ -15,7 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from magistrate.errors import InputError, SpecError
 from magistrate.features.facts import Amounts, dates, quantities
-from magistrate.features.prepared import PassageIndex, Reading, covers, listed, prepared
+from magistrate.features.prepared import HUMP, PassageIndex, Reading, covers, listed, prepared
 from magistrate.features.signals import SIGNALS, ngram_novelty, readings
 from magistrate.features.words import STRETCH, form, stem, worded, words
 from magistrate.types import Sample, Turn
@@ -193,6 +193,14 @@ def test_chrf_is_the_librarys_precision() -> None:
     output, context = "The notice period is long.", "A period of notice is short here."
     expected = CHRF(beta=0).sentence_score(output, [context]).score / 100
     assert read("chrf", output, context).value == pytest.approx(1 - expected, abs=0.02)
+
+
+def test_a_camel_case_word_is_seen_in_every_script() -> None:
+    characters = list(map(chr, range(0x110000)))
+    assert all(HUMP.search(f"{each}A") for each in characters if each.islower())
+    assert all(HUMP.search(f"a{each}") for each in characters if each.isupper())
+    assert HUMP.search("it\u2019s ALL Right, L\u2019\u00c9t\u00e9") is None
+    assert read("content_words", "das ende", "Die Variable \u00fcberEnde ist gesetzt.").value == 0
 
 
 # --- sentences -----------------------------------------------------------------------------------
