@@ -704,3 +704,12 @@ def test_whatever_is_asked_for_is_answered_soon(schema: dict[str, Any]) -> None:
     except ConstraintError as error:
         assert len(str(error)) < 1000
     assert time.perf_counter() - begun < 20  # a shared machine; alone it is seconds
+
+
+def test_a_schema_of_any_depth_is_refused_in_words() -> None:
+    node: dict[str, object] = {"type": "string", "maxLength": 3}
+    for depth in range(1_000):
+        node = {"type": "array", "items": node, "maxItems": 1}
+        if depth > 800:
+            with pytest.raises(ConstraintError, match=r"nested too deeply|not plain JSON"):
+                constraint(node)

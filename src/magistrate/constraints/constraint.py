@@ -30,6 +30,7 @@ from magistrate.errors import ConstraintError, InvalidOutput
 
 Kind = Literal["json", "regex", "choice", "lark"]
 KEPT = 64  # constraints of schemas that are kept
+TOO_DEEP = "the schema is nested too deeply; move parts of it to $defs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,10 @@ def _from_schema(schema: Mapping[str, Any], depth: int | None) -> Constraint:
 @lru_cache(maxsize=KEPT)
 def _of_text(schema: str, depth: int | None) -> Constraint:
     """Return the constraint of a schema's text; cached, since judges make the same one for most samples."""
-    plain = json.loads(schema)
+    try:
+        plain = json.loads(schema)
+    except RecursionError:
+        raise ConstraintError(TOO_DEEP, "#") from None
     return _from_json(plain, None, str(plain.get("title", "schema")), depth)
 
 
@@ -256,7 +260,7 @@ def _from_json(
         grammar = "" if quoted_sources(schema) else json_grammar(schema)
         return Constraint("json", grammar, schema, build, name, endless=endless(schema))
     except RecursionError:
-        raise ConstraintError("the schema is nested too deeply; move parts of it to $defs", "#") from None
+        raise ConstraintError(TOO_DEEP, "#") from None
 
 
 def _from_type(spec: Any, depth: int | None) -> Constraint:
