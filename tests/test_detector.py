@@ -16,11 +16,10 @@ from benchmarks.detector import speed
 from magistrate.detectors.detector import PADDED, TOGETHER, _passes, _readings, detector, supported_once
 from magistrate.detectors.folder import SHIPPED, WEIGHTS
 from magistrate.detectors.weights import products, read_weights
-from magistrate.detectors.windows import Reader
+from magistrate.detectors.windows import Reader, Rewritten
 from magistrate.engines.none import NONE
 from magistrate.errors import ModelError, SpecError
 from magistrate.features.splitting import lines
-from magistrate.features.written_forms import Rewritten
 from magistrate.judges import registry
 from magistrate.judges.detector import Detector
 from magistrate.types import Abstention, Outcome, Sample, Turn, Verdict

@@ -32,6 +32,7 @@ EXTRA_MODULES |= {
     "json_repair",
     "onnx",
     "threadpoolctl",
+    "rapidfuzz",
     "sacrebleu",
     "tenacity",
     "pandas",
@@ -72,6 +73,11 @@ def test_a_missing_package_names_its_extra(
     without("sacrebleu")
     with pytest.raises(MissingExtra, match=r"pip install 'magistrate\[reference\]'"):
         judge(output="a b", expected="a b", judge="bleu")
+    without("rapidfuzz")
+    for name in ("levenshtein", "rouge"):
+        with pytest.raises(MissingExtra, match=r"pip install 'magistrate\[reference\]'"):
+            judge(output="a b", expected="a b", judge=name)
+    assert judge(output="a b", expected="a b", judge="rouge:of=rouge1").score == 1
     without("llguidance")
     with pytest.raises(MissingExtra, match=r"pip install 'magistrate\[local\]'"):
         check("a", Lark('start: "only this test compiles it"'))

@@ -15,7 +15,17 @@ from sacrebleu.metrics.chrf import CHRF
 
 from magistrate.errors import InputError, SpecError
 from magistrate.features.facts import Amounts, dates, quantities
-from magistrate.features.prepared import HUMP, PassageIndex, Reading, covers, listed, prepared
+from magistrate.features.prepared import (
+    BLOCK,
+    HUMP,
+    LONGEST,
+    PassageIndex,
+    Reading,
+    WordSequence,
+    covers,
+    listed,
+    prepared,
+)
 from magistrate.features.signals import SIGNALS, ngram_novelty, readings
 from magistrate.features.words import STRETCH, form, stem, worded, words
 from magistrate.types import Sample, Turn
@@ -187,6 +197,23 @@ def test_rouge_l_is_the_longest_common_subsequence_of_each_sentence() -> None:
     assert read("rouge_l", output, context).value == pytest.approx(1 - common / 6)
     assert flagged("rouge_l", output, context) == ["three", "five six"]
     assert read("rouge_l", "police kill it", "police kill me").reason.startswith("1 of 3 words is not in")
+
+
+@given(st.lists(st.sampled_from("abcdef")), st.lists(st.sampled_from("abcde")))
+def test_the_words_that_are_aligned_are_a_longest_common_subsequence(
+    some: list[str], said: list[str]
+) -> None:
+    kept = sorted(WordSequence(said).shared(some))
+    assert len(kept) == LCSseq.similarity(some, said)
+    rest = iter(said)
+    assert all(some[at] in rest for at in kept)
+
+
+def test_a_long_sequence_is_aligned_word_by_word() -> None:
+    said = [f"w{at}" for at in range(3 * BLOCK)]
+    some = [said[at] if at % 10 else "new" for at in range(0, 3 * BLOCK, 31)]
+    assert len(some) > LONGEST
+    assert sorted(WordSequence(said).shared(some)) == [at for at, word in enumerate(some) if word != "new"]
 
 
 def test_chrf_is_the_librarys_precision() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magistrate.features.written_forms import forms, rewritten, writings
+from magistrate.detectors.windows import forms, rewritten, writings
 
 DIGITS = ("2026-03-14", "2026/03/14", "14.03.2026", "14/3/2026", "03/14/2026", "14-03-2026")
 WORDS = ("March 14, 2026", "March 14th, 2026", "14th of March 2026", "14 Mar 2026", "Mar. 14, 2026")

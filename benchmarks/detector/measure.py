@@ -31,7 +31,7 @@ from magistrate.detectors import windows
 from magistrate.detectors.detector import Detector, detector
 from magistrate.detectors.folder import CARD, MANIFEST, SHIPPED, Figure, Manifest, read_manifest
 from magistrate.detectors.large import LEARNT, pull
-from magistrate.features import splitting, written_forms
+from magistrate.features import splitting
 from magistrate.metrics.calibration import joint_odds
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.training.detector.training import card
@@ -117,7 +117,7 @@ def sentences_of(
     """
     known = model.manifest.model_dump(include={"files", "readings", "window"})
     held = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
-    for module in (windows, splitting, written_forms, network):  # how it reads decides as well
+    for module in (windows, splitting, network):  # how it reads decides as well
         held.update(Path(str(module.__file__)).read_bytes())
     for each in samples:
         held.update(json.dumps([each.id, each.input, each.sources, each.output]).encode())

@@ -32,10 +32,10 @@ from magistrate.datasets import Problem, load
 from magistrate.detectors.detector import Detector, detector
 from magistrate.detectors.folder import SHIPPED, WEIGHTS
 from magistrate.detectors.weights import BLOCK, is_product, read_weights
+from magistrate.detectors.windows import Rewritten
 from magistrate.engines.base import Engine
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.none import NONE
-from magistrate.features.written_forms import Rewritten
 from magistrate.judges.novelty import Novelty
 from magistrate.runs.execute import Judged
 from magistrate.types import Sample, Verdict

@@ -10,11 +10,8 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
-from typing import Generic, TypeVar
 
 from magistrate.errors import EngineGone
-
-T = TypeVar("T")
 
 
 def in_child(reset: Callable[[], None]) -> None:
@@ -43,20 +40,6 @@ def only_one(library: str) -> None:
     """
     if _computing.setdefault(library, os.getpid()) != os.getpid():
         raise made_before_fork(f"an engine of {library}")
-
-
-class PerProcess(Generic[T]):
-    """A value made by `make` once per process; a forked process leaves its parent's value alone."""
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._made: dict[int, T] = {}
-
-    def get(self) -> T:
-        """Return this process's value."""
-        if (process := os.getpid()) not in self._made:
-            self._made[process] = self._make()
-        return self._made[process]
 
 
 _computing: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The work on one sample: its deadline, its end from outside, and what is computed only once for it.
+"""The work on one sample: its deadline, its end from outside, and what is computed only once.
 
 Work that computes without awaiting cannot be cancelled from outside. It calls `check()` between its steps, as
 every judge of this package does, which raises once the deadline is over. If your own judge computes for long
@@ -9,6 +9,7 @@ started by `asyncio.to_thread`.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -17,7 +18,7 @@ from contextvars import ContextVar, Token
 from itertools import islice
 from math import inf
 from threading import Lock, local
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from magistrate._fork import in_child
 from magistrate.errors import SpecError
@@ -208,3 +209,20 @@ def once(key: Hashable, make: Callable[[], T]) -> T:
         while len(kept) > MOST_KEPT:
             kept.popitem(last=False)
     return cast("T", found)
+
+
+# --- and once for a process -------------------------------------------------------------------------
+
+
+class PerProcess(Generic[T]):
+    """A value made by `make` once per process; a forked process leaves its parent's value alone."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: dict[int, T] = {}
+
+    def get(self) -> T:
+        """Return this process's value."""
+        if (process := os.getpid()) not in self._made:
+            self._made[process] = self._make()
+        return self._made[process]

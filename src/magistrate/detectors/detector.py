@@ -12,8 +12,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from magistrate import _fork
-from magistrate._work import checked, held
+from magistrate._work import PerProcess, checked, held
 from magistrate.detectors.folder import (
     GRAPH,
     SHIPPED,
@@ -109,9 +108,9 @@ class Detector:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
-        self._turn = _fork.PerProcess(lambda: threading.Semaphore(available_cores()))
+        self._turn = PerProcess(lambda: threading.Semaphore(available_cores()))
         self._turn.get()
-        self._networks = _fork.PerProcess(self._load)
+        self._networks = PerProcess(self._load)
 
     def detect(self, sample: Sample) -> Detection | None:
         """Score a sample's output; None if it has no readable text besides phrases to its reader."""

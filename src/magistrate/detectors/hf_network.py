@@ -13,9 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magistrate import _fork
 from magistrate._paths import models_dir
-from magistrate._work import check, held
+from magistrate._work import PerProcess, check, held
 from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.models import child, disk
@@ -49,10 +48,10 @@ class Graph:
                 "ENABLE_CPU_PINNING": False,
                 "INFERENCE_PRECISION_HINT": "f32",
             }
-            self._compiled = _fork.PerProcess(lambda: openvino.Core().compile_model(path, "CPU", settings))
+            self._compiled = PerProcess(lambda: openvino.Core().compile_model(path, "CPU", settings))
             self._compiled.get()
             self._answer = model.outputs.index(answer)
-            self._turn = _fork.PerProcess(threading.Lock)
+            self._turn = PerProcess(threading.Lock)
             self._turn.get()
         except Exception as error:  # the package raises nothing more specific
             raise ModelError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error

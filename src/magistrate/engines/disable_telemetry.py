@@ -11,11 +11,11 @@ import sys
 import threading
 from types import ModuleType
 
-from magistrate import _fork
+from magistrate._work import PerProcess
 from magistrate.errors import MissingExtra
 
 TELEMETRY = "openvino_telemetry"
-_lock = _fork.PerProcess(threading.Lock)
+_lock = PerProcess(threading.Lock)
 
 
 def import_openvino() -> ModuleType:

@@ -9,20 +9,44 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
-from typing import Any
 
 from magistrate._work import check, checked, once
 from magistrate.errors import InputError
 from magistrate.features.facts import Amounts, Calendar, Date, Quantity, dates_and_numbers
-from magistrate.features.names import initials
 from magistrate.features.splitting import sentences, without_separators
 from magistrate.features.words import Run, Wording, form, language_of, stem, word_runs, worded
 from magistrate.types import Sample, Span
 
 MOST_NAMED = 4  # pieces quoted in a reason
 LONGEST = 256  # words aligned together: memory grows with the product of both lengths
-ABSENT = chr(LONGEST + 1)
-MANY = 256  # passages, and 16 times as many words: fewer are not worth an array and the import of numpy
+BLOCK = 4096  # words whose places are noted together
+MANY = 256  # passages; fewer are not worth an array and the import of numpy
+MOST_INITIALS = 8
+LINKS = frozenset(
+    [
+        "of",
+        "the",
+        "de",
+        "la",
+        "le",
+        "du",
+        "da",
+        "di",
+        "del",
+        "van",
+        "von",
+        "der",
+        "den",
+        "bin",
+        "al",
+        "el",
+        "y",
+        "e",
+        "und",
+        "and",
+        "for",
+    ]
+)
 HUMP = re.compile(  # where a part of a camel-case word may end
     "[A-Z\u00c0-\u00de\u0100-\u1fff\u2102-\U0010ffff](?<=[a-z\u00aa-\u1fff\u2071-\U0010ffff].)"
 )
@@ -61,50 +85,46 @@ def listed(pieces: Sequence[str]) -> str:
 
 
 class WordSequence:
-    """A sequence of words, stored as numbers."""
+    """A sequence of words. Each word is stored with a number whose bits are the places where it stands."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self._numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
-        self._words: Any = tuple(map(self._numbers.__getitem__, words))
-        self._is_long = len(words) > 16 * MANY
-        if self._is_long:
-            import numpy as np
+        self._places = dict.fromkeys(words, 0)
+        for begin in range(0, len(words), BLOCK):  # long numbers are changed once a block, not once a word
+            some = words[begin : begin + BLOCK]
+            places = dict.fromkeys(some, 0)
+            for at, word in enumerate(some):
+                places[word] |= 1 << at
+            for word, several in checked(places.items(), 16):
+                self._places[word] |= several << begin
 
-            self._words = np.array(self._words, np.int32)
+    def shared(self, words: Sequence[str]) -> Iterator[int]:
+        """Yield the indices in `words` of a longest common subsequence with this sequence, in no order.
 
-    def shared(self, words: Sequence[str]) -> Iterator[range]:
-        """Yield runs of indices in `words`: those of a longest common subsequence with this sequence.
-
-        `words` is aligned in stretches of at most `LONGEST` words.
+        Words that the sequence has are aligned in stretches of at most `LONGEST`.
         """
-        for begin in range(0, len(words), LONGEST):
-            check()
-            for first, last in self._aligned(words[begin : begin + LONGEST]):
-                yield range(begin + first, begin + last)
+        known = [at for at, word in enumerate(words) if word in self._places]
+        for begin in range(0, len(known), LONGEST):
+            yield from self._aligned(words, known[begin : begin + LONGEST])
 
-    def _aligned(self, words: Sequence[str]) -> Iterator[Run]:
-        from rapidfuzz.distance import LCSseq
+    def _aligned(self, words: Sequence[str], known: Sequence[int]) -> Iterator[int]:
+        """Yield those of the indices `known` whose words are aligned, the last first (Hyyrö 2004).
 
-        # Words on only one side cannot match, so only the others are compared, encoded as characters.
-        letters: dict[int, str] = {}
-        written = [
-            ABSENT if number is None else letters.setdefault(number, chr(len(letters) + 1))
-            for number in map(self._numbers.get, words)
-        ]
-        if not letters:
-            return
-        if self._is_long:
-            import numpy as np
-
-            table = np.zeros(len(self._numbers), np.uint32)
-            table[list(letters)] = list(map(ord, letters.values()))
-            found = table[self._words]
-            mine = found[found > 0].tobytes().decode("utf-32")
-        else:
-            mine = "".join(filter(None, map(letters.get, self._words)))
-        for block in LCSseq.opcodes("".join(written), mine):
-            if block.tag == "equal":
-                yield block.src_start, block.src_end
+        A row is about the first words. Its bit is 0 at each place whose word makes their longest common
+        subsequence with this sequence longer.
+        """
+        row, rows = -1, [-1]
+        for at in checked(known, 16):
+            places = row & self._places[words[at]]
+            row = (row + places) | (row - places)
+            rows.append(row)
+        before = -1  # the bits of the places that are still to be aligned; at first all
+        for number in range(len(known), 0, -1):
+            changed = (rows[number] ^ rows[number - 1]) & before
+            last = changed.bit_length() - 1
+            # The word makes the subsequence longer if the last change is one from 1 to 0.
+            if last >= 0 and rows[number - 1] >> last & 1:
+                yield known[number - 1]
+                before = (1 << last) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +441,22 @@ def runs(wording: Wording) -> Iterator[Run]:
         first, last = bisect_left(starts, start), bisect_left(starts, end)
         if first < last:
             yield first, last
+
+
+def initials(wording: Wording) -> Iterator[str]:
+    """Yield the initials of runs of capitalized words, such as *un* for United Nations."""
+    letters = ""
+    ended = -1
+    for word, start, end in zip(wording.forms, wording.starts, wording.ends, strict=True):
+        if letters and wording.text[ended:start].strip():
+            letters = ""
+        if wording.text[start].isupper():
+            letters = (letters + word[0])[: MOST_INITIALS + 1]
+            if 1 < len(letters) <= MOST_INITIALS:
+                yield letters
+        elif letters and word not in LINKS:
+            letters = ""
+        ended = end
 
 
 def joined(spans: Sequence[Span], text: str) -> tuple[Span, ...]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 from magistrate._work import alone, checked
 from magistrate.errors import InputError, SpecError
-from magistrate.features.names import names_of, quoted
-from magistrate.features.prepared import Prepared, Reading, joined, listed, prepared, undefined
-from magistrate.features.words import word_runs, words
+from magistrate.features.facts import AMBIGUOUS, MONTHS, WEEKDAYS
+from magistrate.features.prepared import LINKS, Prepared, Reading, joined, listed, prepared, undefined
+from magistrate.features.words import Run, Wording, compiled, word_runs, words
 from magistrate.types import Sample, Span
 
 NEAR = 4  # two words are together if they are at most this many content words apart
@@ -23,6 +24,9 @@ NO_CONTEXT = undefined("there is no context")
 NO_OUTPUT = undefined("the output is empty")
 NO_WORDS = undefined("the output has no words")
 NO_CONTENT = undefined("all content words of the output are also in the question")
+MOST_CAPITALS = 0.85  # share of content words; with more, as in headings, capitals carry no information
+LEAST_QUOTED = 2  # words; a single quoted word is usually emphasis
+DATED = frozenset((*WEEKDAYS, *(month for month in MONTHS if month not in AMBIGUOUS)))
 UNSUPPORTED = 0.5  # a sentence is flagged if more than this share of its weight is uncovered
 NOTHING = undefined("the output has no sentence with content words")
 
@@ -119,7 +123,7 @@ def rouge_l(sample: Prepared) -> Reading:
     stems, restated, repeated = sample.output.stems, sample.restated, sample.said.repeated
     new: list[int] = []
     for first, last in sample.sentences:
-        kept = {first + at for run in sample.sequence.shared(forms[first:last]) for at in run}
+        kept = {first + at for at in sample.sequence.shared(forms[first:last])}
         new += [
             at
             for at in range(first, last)
@@ -355,6 +359,104 @@ def _told(sample: Prepared, counted: Sequence[tuple[Span, bool]], what: str, non
     pieces = listed([text[span.start : span.end] for span in new])
     some = f"the only {what}" if n == 1 else f"{len(new)} of {n} {what}s"
     return Reading(len(new) / n, joined(new, text), f"{some} {verb} not in the context: {pieces}")
+
+
+def names_of(wording: Wording, sentences: tuple[Run, ...]) -> list[Run]:
+    """Return the names in a text as runs of words: capitalized ones and links (Bank *of* England).
+
+    A single capitalized word that starts a sentence or a quotation is no name, unless it is all capitals. A
+    text that is mostly capitals, or has none, has no names.
+    """
+    written = wording.written
+    # Weekdays and months are dates, not names.
+    capital = [
+        word[0].isupper() and form not in DATED for word, form in zip(written, wording.forms, strict=True)
+    ]
+    told = [capital[at] for at in wording.content]
+    if len(told) > 3 and sum(told) > MOST_CAPITALS * len(told):
+        return []
+    starts = {first for first, _ in sentences}
+    common = wording.common
+    found: list[Run] = []
+    at = 0
+    while at < len(written):
+        if not capital[at]:
+            at += 1
+            continue
+        last = _end(wording, written, capital, at)
+        first = at
+        if _begins(wording, at, starts) and wording.forms[first] in common:
+            first += 1  # "The Great Outdoors"
+        while first < last and wording.forms[first] in LINKS:
+            first += 1
+        if first < last and not _is_plain(wording, written, first, last, starts):
+            found.append((first, last))
+        at = max(last, at + 1)
+    return found
+
+
+def _end(wording: Wording, written: Sequence[str], capital: list[bool], at: int) -> int:
+    """Return the index after the run of capitalized words that begins at `at`."""
+    last = at + 1
+    while last < len(written):
+        between = wording.text[wording.ends[last - 1] : wording.starts[last]]
+        if between.strip(" -'’.&") or (between.startswith(".") and len(written[last - 1]) > 2):
+            break
+        if capital[last]:
+            last += 1
+        elif between == " " and wording.forms[last] in LINKS and _linked(wording, capital, last):
+            last += 2
+        else:
+            break
+    if written[last - 1] in ("s", "S") and last - at > 1:
+        last -= 1
+    return last
+
+
+def _linked(wording: Wording, capital: list[bool], at: int) -> bool:
+    """Return whether a capitalized word follows a linking word, separated by one space."""
+    return (
+        at + 1 < len(capital)
+        and capital[at + 1]
+        and wording.text[wording.ends[at] : wording.starts[at + 1]] == " "
+        and wording.forms[at] not in ("and", "und", "y", "e", "for")
+    )
+
+
+def _begins(wording: Wording, at: int, starts: set[int]) -> bool:
+    """Return whether a word may begin a sentence: also after a colon, a quotation mark or a bullet."""
+    if at in starts or at == 0:
+        return True
+    before = wording.text[wording.ends[at - 1] : wording.starts[at]]
+    return bool(before.strip(" ,-'’&/()"))
+
+
+def _is_plain(wording: Wording, written: Sequence[str], first: int, last: int, starts: set[int]) -> bool:
+    """Return whether a run is no name: a common word, a letter, or one word at the start of a sentence."""
+    if last - first > 1:
+        return False
+    word = written[first]
+    if wording.forms[first] in wording.common or len(word) == 1:
+        return True
+    return _begins(wording, first, starts) and not (word.isupper() and len(word) > 1)
+
+
+def quoted(wording: Wording) -> list[Run]:
+    """Return the texts in quotation marks of at least `LEAST_QUOTED` words, as runs of words."""
+    starts, found = wording.starts, []
+    for match in _quotations().finditer(wording.text):
+        inner = next(number for number in range(1, 7) if match[number] is not None)
+        first, last = (bisect_left(starts, at) for at in match.span(inner))
+        if last - first >= LEAST_QUOTED:
+            found.append((first, last))
+    return found
+
+
+@cache
+def _quotations() -> Any:
+    return compiled(
+        r'"([^"\n]+)"|“([^“”\n]+)”|„([^“”„\n]+)[“”]|«([^«»\n]+)»|「([^「」\n]+)」|(?<!\w)[‘\']([^‘’\'\n]+(?:\w[’\']\w[^‘’\'\n]*)*)[’\'](?!\w)'
+    )
 
 
 # --- all signals by name --------------------------------------------------------------------------

@@ -190,9 +190,10 @@ class Rouge:
 
 def rouge(output: Sequence[str], expected: Sequence[str], of: Kind) -> tuple[float, float]:
     """Return precision and recall in [0, 1]; 0 if there is nothing to count."""
-    from rapidfuzz.distance import LCSseq
-
     if of == "rougeL":
+        require_extra("reference", "rapidfuzz")
+        from rapidfuzz.distance import LCSseq
+
         common, mine, theirs = int(LCSseq.similarity(output, expected)), len(output), len(expected)
     else:
         size = int(of[-1])
@@ -301,6 +302,7 @@ class Levenshtein(Alike):
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        require_extra("reference", "rapidfuzz")
         from rapidfuzz.distance import Levenshtein as Distance
 
         with alone():

@@ -184,7 +184,7 @@ EXTRAS = {
     "parquet": ("pyarrow",),
     "postgres": ("psycopg",),
     "ray": ("ray",),
-    "reference": ("sacrebleu",),
+    "reference": ("rapidfuzz", "sacrebleu"),
     "server": ("fastapi", "uvicorn"),
     "zstd": () if sys.version_info >= (3, 14) else ("backports-zstd",),  # included in Python from then on
 }
