@@ -1,4 +1,7 @@
-"""Cut samples into a detector's windows: sentences of the context with a part of the output."""
+"""Cut samples into a detector's windows: sentences of the context with a part of the output.
+
+Dates, times, amounts of money and numbers of the output are read in the form that the context writes them in.
+"""
 
 from __future__ import annotations
 
@@ -329,7 +332,7 @@ def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-# --- dates, times of day, money, shares and large numbers, in whatever form a text writes them ------
+# --- one form for dates, times of day, money, shares and large numbers -----------------------------
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July"),

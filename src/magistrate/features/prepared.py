@@ -21,32 +21,9 @@ MOST_NAMED = 4  # pieces quoted in a reason
 LONGEST = 256  # words aligned together: memory grows with the product of both lengths
 BLOCK = 4096  # words whose places are noted together
 MANY = 256  # passages; fewer are not worth an array and the import of numpy
-MOST_INITIALS = 8
-LINKS = frozenset(
-    [
-        "of",
-        "the",
-        "de",
-        "la",
-        "le",
-        "du",
-        "da",
-        "di",
-        "del",
-        "van",
-        "von",
-        "der",
-        "den",
-        "bin",
-        "al",
-        "el",
-        "y",
-        "e",
-        "und",
-        "and",
-        "for",
-    ]
-)
+MOST_INITIALS = 8  # letters of an abbreviation
+_LINKS = "of the de la le du da di del van von der den bin al el y e und and for"
+LINKS = frozenset(_LINKS.split())
 HUMP = re.compile(  # where a part of a camel-case word may end
     "[A-Z\u00c0-\u00de\u0100-\u1fff\u2102-\U0010ffff](?<=[a-z\u00aa-\u1fff\u2071-\U0010ffff].)"
 )

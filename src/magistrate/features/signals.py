@@ -361,6 +361,9 @@ def _told(sample: Prepared, counted: Sequence[tuple[Span, bool]], what: str, non
     return Reading(len(new) / n, joined(new, text), f"{some} {verb} not in the context: {pieces}")
 
 
+# --- names and quotations in a text ---------------------------------------------------------------
+
+
 def names_of(wording: Wording, sentences: tuple[Run, ...]) -> list[Run]:
     """Return the names in a text as runs of words: capitalized ones and links (Bank *of* England).
 
