@@ -14,7 +14,7 @@ from magistrate.datasets.spans.span import Span
 from magistrate.errors import SpecError
 from magistrate.store import Store
 from magistrate.watch.parts import duration
-from magistrate.watch.rules import read_rules, schema
+from magistrate.watch.rules import read_rule_file, schema
 from terminal import Call
 from watched import answer
 
@@ -82,7 +82,7 @@ def rules(tmp_path: Path) -> Path:
 def test_rules_are_read_and_their_schema_agrees(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULES)
-    first, second = read_rules(path)
+    first, second = read_rule_file(path).rules
     assert (first.quiet, first.keep, first.sample.rate, first.judges[1].band) == (
         30,
         604_800,
@@ -128,7 +128,7 @@ def test_what_cannot_be_used_is_told_with_its_line(tmp_path: Path, wrong: str, t
     lines = [("- " if number == 0 else "  ") + line for number, line in enumerate(wrong.splitlines())]
     path.write_text("rules:\n" + "\n".join(lines))
     with pytest.raises(SpecError) as raised:
-        read_rules(path)
+        read_rule_file(path)
     number = told.partition("line ")[2].partition(",")[0]
     if number:
         told = told.replace(f"line {number}", f"line {int(number) + 1}", 1)

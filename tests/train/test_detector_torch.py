@@ -70,11 +70,12 @@ from magistrate.training.detector.examples import (
 from magistrate.training.detector.graph import write_graph
 from magistrate.training.detector.loop import Schedule, Training
 from magistrate.training.detector.network import (
+    Batch,
     Network,
     batch_of,
     from_base,
     loss_of,
-    output_scores,
+    sentence_logits,
     smoothing,
 )
 from magistrate.training.detector.recipe import Recipe, Source, pool
@@ -94,6 +95,14 @@ COLOURS = ("red", "blue", "green", "white", "black", "grey")
 THINGS = ("bridge", "house", "tower", "boat", "horse", "coat")
 RECIPE = "window: 128\nexamples: 1000\nsources:\n  - {name: colours, share: 1}\n"
 SCHEDULE = Schedule(tokens=60_000, batch=600, rate=5e-3, warmup=10, average=0.9)
+
+
+def output_scores(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Log odds that each output is hallucinated: those of its worst sentence."""
+    shares = torch.log_softmax(sentence_logits(logits.float(), batch), dim=-1)
+    odds = torch.logsumexp(shares[:, 1:], dim=1) - shares[:, SUPPORTED]
+    worst = torch.full((len(batch.ids),), -torch.inf)
+    return worst.scatter_reduce(0, batch.owner, odds, "amax")
 
 
 def rows(n: int = 240) -> list[Sample]:

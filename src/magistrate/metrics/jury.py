@@ -202,7 +202,7 @@ class ErrorCorrelation:
 
     `pairs[i][j]` in [-1, 1] is the correlation of the errors of judges i and j, None if one of them never
     errs or always does. `mean` is the mean of all defined pairs. `effective` is the number of independent
-    votes in [1, k]; for it a negative mean counts as 0.
+    votes that the judges are worth, in [1, k]: k / (1 + (k - 1) mean), where a negative mean counts as 0.
     """
 
     pairs: tuple[tuple[float | None, ...], ...]
@@ -216,15 +216,6 @@ class ErrorCorrelation:
             "mean": self.mean.to_dict(),
             "effective_votes": self.effective.to_dict(),
         }
-
-
-def effective_votes(correlation: float, k: int) -> float:
-    """Return the number of independent votes that k judges with this mean error correlation are worth.
-
-    >>> effective_votes(0.0, 3), effective_votes(1.0, 3), effective_votes(-0.2, 3)
-    (3.0, 1.0, 3.0)
-    """
-    return k / (1 + (k - 1) * max(correlation, 0.0))
 
 
 def error_correlation(

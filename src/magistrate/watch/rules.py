@@ -245,13 +245,11 @@ class RuleFile(Part):
     )
 
 
-def read_rules(path: Path) -> list[Rule]:
-    """Read the rules in a file. Raises `SpecError` with the file, line and key of an invalid value."""
-    return read_rule_file(path).rules
-
-
 def read_rule_file(path: Path) -> RuleFile:
-    """Read a rules file, with absolute paths of judges, models and files. Raises `SpecError`."""
+    """Read a rules file, with absolute paths of judges, models and files.
+
+    Raises `SpecError` with the file, line and key of an invalid value.
+    """
     found, folder = rule_file_of(read_document(path)), path.absolute().parent
     sinks = {
         name: sink if sink.file is None else sink.model_copy(update={"file": str(folder / sink.file)})

@@ -299,12 +299,4 @@ def loss_of(logits: Tensor, batch: Batch) -> Tensor:
     return loss
 
 
-def output_scores(logits: Tensor, batch: Batch) -> Tensor:
-    """Return the log odds that each output is hallucinated, `[batch]`: those of its worst sentence."""
-    shares = torch.log_softmax(sentence_logits(logits.float(), batch), dim=-1)
-    odds = torch.logsumexp(shares[:, 1:], dim=1) - shares[:, SUPPORTED]
-    worst = torch.full((len(batch.ids),), -torch.inf, device=logits.device)
-    return worst.scatter_reduce(0, batch.owner, odds, "amax")
-
-
 assert WRONG == KINDS
