@@ -1033,4 +1033,3 @@ def test_ports_and_stores_are_checked_and_secrets_are_not_shown() -> None:
         settings(store="mysql://x")
     made = settings(store="postgresql://me:hunter2@db.example/runs", token=TOKEN)
     assert "hunter2" not in repr(made) and TOKEN not in repr(made)
-    assert "hunter2" not in made.shown_store and "db.example" in made.shown_store

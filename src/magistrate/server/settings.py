@@ -24,16 +24,16 @@ _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(\.(?!-)[a-z0-9_-]{1,63})*")
 class Settings:
     """The settings of a server: its address, its store and its access rules.
 
-    `store` is a path or a URL, which may contain a password; `shown_store` does not. `host` is an address
-    or a name; `port` 0 means any free one. With a `token` every visitor has to present it. Without one,
-    anybody on this machine has access, so any other `host` requires a token. `allowed_hosts` are further
-    names for this server in `Host` headers. The body of a request has at most `body_bytes` and must arrive
-    within `body_seconds`, its head within `head_seconds`. A client that reads nothing for `write_seconds`
-    is disconnected. One address may have `connections_each` connections at a time. A session lasts
-    `session_seconds`. With `watch`, the server receives spans over OTLP, within the limits `otlp`, and over
-    gRPC at `grpc_port`, if set. They are judged by its `rules`; `rule_file` defines further actions.
-    `guard` is the judge of `POST /api/guard`, `guard_model` its model. Runs that are started from the page
-    may call the installed models, and `run_models`. Raises `SpecError`.
+    `store` is a path or a URL, which may contain a password. `host` is an address or a name; `port` 0 means
+    any free one. With a `token` every visitor has to present it. Without one, anybody on this machine has
+    access, so any other `host` requires a token. `allowed_hosts` are further names for this server in
+    `Host` headers. The body of a request has at most `body_bytes` and must arrive within `body_seconds`,
+    its head within `head_seconds`. A client that reads nothing for `write_seconds` is disconnected. One
+    address may have `connections_each` connections at a time. A session lasts `session_seconds`. With
+    `watch`, the server receives spans over OTLP, within the limits `otlp`, and over gRPC at `grpc_port`, if
+    set. They are judged by its `rules`; `rule_file` defines further actions. `guard` is the judge of `POST
+    /api/guard`, `guard_model` its model. Runs that are started from the page may call the installed models,
+    and `run_models`. Raises `SpecError`.
     """
 
     store: str = field(repr=False)
@@ -70,11 +70,6 @@ class Settings:
     def most_bytes(self, path: str) -> int:
         """Return the maximum length of the body of a request to a path."""
         return self.otlp.packed_bytes if self.watch and path in PATHS else self.body_bytes
-
-    @property
-    def shown_store(self) -> str:
-        """The store's place without a password."""
-        return place_of(self.store).shown
 
 
 def check_token(token: str) -> None:
