@@ -315,7 +315,7 @@ class _Desk:
         return begun
 
     def _base_words(self) -> str:
-        """Return the detector to train from: a judge of the run, the current one first, else the shipped."""
+        """Return the detector to train from: one of the run, the current judge first, else the shipped one."""
         first = self._now.columns.judge
         for name in sorted(self._record.recipes, key=lambda each: each != first):
             words = _words(self._record, name)

@@ -135,7 +135,7 @@ def _half(nothing: str, others: Sequence[Wanted]) -> list[Wanted]:
 
 def _drifted(candidate: Candidate) -> Wanted:
     if candidate.drift is None:
-        raise SpecError("the policy drift needs a run, and what to hold it against: --reference RUN or TIME")
+        raise SpecError("the policy drift needs a run, and what to compare it with: --reference RUN or TIME")
     return candidate.drift
 
 
