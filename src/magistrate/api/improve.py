@@ -315,7 +315,7 @@ class _Desk:
         return begun
 
     def _base_words(self) -> str:
-        """Return the detector to train from: one of the run, the current judge first, else the shipped one."""
+        """Return the detector to train from: one of the run, the current judge first, or the shipped one."""
         first = self._now.columns.judge
         for name in sorted(self._record.recipes, key=lambda each: each != first):
             words = _words(self._record, name)
