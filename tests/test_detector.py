@@ -21,6 +21,8 @@ from magistrate.engines.none import NONE
 from magistrate.errors import ModelError, SpecError
 from magistrate.features.splitting import lines
 from magistrate.judges import registry
+from magistrate.judges.base import Judge
+from magistrate.judges.combined import Combined
 from magistrate.judges.detector import Detector
 from magistrate.types import Abstention, Outcome, Sample, Turn, Verdict
 from terminal import Call
@@ -248,6 +250,20 @@ def test_every_sentence_and_every_word_has_its_figures(folder: Path) -> None:
     assert [value > 0.5 for *_, value in heat["pieces"]] == [False] * 5 + [True, True, False]
 
 
+@pytest.mark.parametrize("judge", [Detector(), Combined()])
+def test_the_words_of_a_supported_sentence_are_not_marked(judge: Judge) -> None:
+    right = "The ticket costs 12 euros and children under six enter free."
+    wrong = "Adults pay a reduced price."
+    context = "Admission is EUR 12. Kids below the age of six do not pay. Adults always pay the full price."
+    found = asyncio.run(judge.judge(sample(f"{right} {wrong}", context), NONE))
+    assert isinstance(found, Verdict) and found.label == "hallucinated"
+    heat = {start: value for start, _, value in found.details["heat"]["pieces"]}
+    assert max(value for start, value in heat.items() if start < len(right)) < 0.5
+    assert heat[len(right) + 1 + wrong.index("reduced")] > 0.5
+    first, second = (each["unsupported"] for each in found.details["sentences"])
+    assert max(heat.values()) <= second and first < 0.5
+
+
 def test_phrases_to_the_reader_are_not_read_and_places_stay(folder: Path) -> None:
     plain = "The bridge is blue. Anna paid."
     framed = f"According to the text, {plain} Let me know if you have any questions."
@@ -291,11 +307,13 @@ def test_a_detector_that_reads_pairs_only_asks_for_no_whole_context(tmp_path: Pa
     assert [each.start for each in found.sentences] == [each.start for each in whole.sentences]
     model = Detector(folder).model
     (window,) = model.reader.windows(output)
-    within = _readings(output.output or "", window, model._logits([window])[0])
+    within = list(_readings(output.output or "", window, model._logits([window])[0]))
     wanted = [
         supported_once(near.logit, each.logit) for near, each in zip(found.sentences, within, strict=True)
     ]
     assert [each.logit for each in whole.sentences] == pytest.approx(wanted, abs=1e-4)
+    marked = [[word.probability for word in each.words] for each in whole.sentences]
+    assert marked == [pytest.approx([word.probability for word in each.words], abs=1e-4) for each in within]
     with pytest.raises(SpecError, match="readings"):
         change(narrow, readings=["windows"])
         Detector(narrow)

@@ -59,7 +59,8 @@ class SentenceScores:
 
     `logit` is the uncalibrated log odds that the context does not support it. `passage` is the part of the
     context nearest to it, None without a context. Beside that passage, `shares` are the uncalibrated
-    probabilities of `KINDS`, which sum to 1, and the words have theirs.
+    probabilities of `KINDS`, which sum to 1. `words` are those of the reading with the whole output, where it
+    is clearer which of them are wrong, or beside that passage if it is the only reading.
     """
 
     start: int
@@ -94,11 +95,6 @@ class Detection:
         """The log odds that the output is not supported, from those of its sentences."""
         return joint_odds([each.logit for each in self.sentences])
 
-    @property
-    def words(self) -> tuple[Word, ...]:
-        """The words of all sentences."""
-        return tuple(word for each in self.sentences for word in each.words)
-
 
 class Detector:
     """The detector in a folder.
@@ -122,11 +118,11 @@ class Detector:
         output = sample.output or ""
         logits = iter(self._logits([*pairs, *windows]))
         found = [each for window in pairs for each in _readings(output, window, next(logits))]
-        within = [each.logit for window in windows for each in _readings(output, window, next(logits))]
+        within = [each for window in windows for each in _readings(output, window, next(logits))]
         if windows:
             found = [
-                replace(each, logit=supported_once(each.logit, whole))
-                for each, whole in zip(found, within, strict=True)
+                replace(near, logit=supported_once(near.logit, whole.logit), words=whole.words)
+                for near, whole in zip(found, within, strict=True)
             ]
         return Detection(
             tuple(found),

@@ -107,7 +107,7 @@ class Detector(FolderJudge):
         told = self.manifest
         return JudgeInfo(
             name=self.name,
-            version=5,
+            version=6,
             summary=SUMMARIES[self.size] if self.folder is None else f"{told.name}: {SUMMARY}",
             labels=LABELS,
             threshold=self.threshold,
@@ -146,7 +146,8 @@ class Detector(FolderJudge):
     def details(self, sample: Sample, found: Detection, shares: Sequence[float]) -> dict[str, object]:
         """Return the scores of each sentence and word, as plain values.
 
-        `shares` are the probabilities, in [0, 1], that the sentences are not supported.
+        `shares` are the probabilities, in [0, 1], that the sentences are not supported. Each is multiplied by
+        the probability of a word to get that of the word in the heat map, so a supported sentence stays cool.
         """
         return {
             "sentences": [
@@ -162,7 +163,11 @@ class Detector(FolderJudge):
                 "not supported by the context",
                 "probability",
                 sample.output or "",
-                [[word.start, word.end, round(word.probability, 4)] for word in found.words],
+                [
+                    [word.start, word.end, round(word.probability * share, 4)]
+                    for each, share in zip(found.sentences, shares, strict=True)
+                    for word in each.words
+                ],
             ),
             "threshold": self.threshold,
             "base_rate": self.base_rate,
