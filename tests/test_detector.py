@@ -13,6 +13,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from benchmarks.detector import speed
+from benchmarks.detector.evidence import words_of
 from magistrate.detectors.detector import PADDED, TOGETHER, _passes, _readings, detector, supported_once
 from magistrate.detectors.folder import SHIPPED, WEIGHTS
 from magistrate.detectors.weights import products, read_weights
@@ -24,7 +25,7 @@ from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.judges.combined import Combined
 from magistrate.judges.detector import Detector
-from magistrate.types import Abstention, Outcome, Sample, Turn, Verdict
+from magistrate.types import Abstention, Outcome, Sample, Span, Turn, Verdict
 from terminal import Call
 from tiny_detector import MARKS, change, write_detector, write_tokenizer
 
@@ -264,6 +265,30 @@ def test_the_words_of_a_supported_sentence_are_not_marked(judge: Judge) -> None:
     assert max(heat.values()) <= second and first < 0.5
 
 
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("The lease runs until the end of June.", "contradiction"),
+        ("The deposit is two months of rent.", "contradiction"),
+        ("Cats are forbidden in the flat.", "contradiction"),
+        ("A parking space belongs to the flat.", "unsupported"),
+        ("The kitchen was renovated in spring.", "unsupported"),
+    ],
+)
+def test_a_changed_fact_is_a_contradiction_and_a_new_one_is_unsupported(said: str, kind: str) -> None:
+    context = "The lease runs until the end of May. The deposit is three months of rent. Cats are allowed."
+    found = asyncio.run(Combined().judge(sample(said, context), NONE))
+    assert isinstance(found, Verdict) and found.label == "hallucinated"
+    assert {claim.kind for claim in found.claims} == {kind}
+
+
+def test_words_are_measured_by_their_rank_in_wrong_outputs_and_their_heat_in_right_ones() -> None:
+    wrong = Sample("1", "blue old boat", spans=(Span(0, 4),))
+    right = Sample("2", "old boat")
+    marked = [[(0, 4, 0.4), (5, 8, 0.1), (9, 13, 0.6)], [(0, 3, 0.5), (4, 8, 0.0)]]
+    assert words_of([wrong, right, right], [*marked, [(0, 3, 0.4)]]) == (0.5, 0.5)
+
+
 def test_phrases_to_the_reader_are_not_read_and_places_stay(folder: Path) -> None:
     plain = "The bridge is blue. Anna paid."
     framed = f"According to the text, {plain} Let me know if you have any questions."
@@ -314,6 +339,10 @@ def test_a_detector_that_reads_pairs_only_asks_for_no_whole_context(tmp_path: Pa
     assert [each.logit for each in whole.sentences] == pytest.approx(wanted, abs=1e-4)
     marked = [[word.probability for word in each.words] for each in whole.sentences]
     assert marked == [pytest.approx([word.probability for word in each.words], abs=1e-4) for each in within]
+    assert [each.shares for each in whole.sentences] == [
+        pytest.approx(each.shares, abs=1e-4) for each in within
+    ]
+    assert [each.passage for each in whole.sentences] == [each.passage for each in found.sentences]
     with pytest.raises(SpecError, match="readings"):
         change(narrow, readings=["windows"])
         Detector(narrow)

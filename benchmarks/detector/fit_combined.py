@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.detector.fit import FAMILIES, Part, contexts_of, fitted, known, truth_of
-from benchmarks.detector.measure import ADDITIONS, ANSWERS, EVERYDAY, HELD, REPORTS, sentences_of
-from benchmarks.detector.twins import elsewhere
+from benchmarks.detector.measure import sentences_of
+from benchmarks.detector.twins import ADDITIONS, ANSWERS, EVERYDAY, HELD, REPORTS, elsewhere
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load

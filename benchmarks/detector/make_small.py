@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, kl_div
 
 from benchmarks.detector.make_large import HERE, sources
-from benchmarks.detector.measure import HELD
+from benchmarks.detector.twins import HELD
 from benchmarks.detector.twins import samples as twins
 from magistrate.detectors.detector import Detector, detector
 from magistrate.detectors.encoders import encoder, fetched

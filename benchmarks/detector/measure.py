@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.detector.fit import Part, contexts_of, fitted, truth_of
-from benchmarks.detector.twins import elsewhere
+from benchmarks.detector.twins import ADDITIONS, ANSWERS, EVERYDAY, HELD, REPORTS, elsewhere
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
@@ -37,9 +37,6 @@ from magistrate.metrics.classification import Estimate, classification
 from magistrate.training.detector.training import card
 from magistrate.types import Sample
 
-HERE = Path(__file__).parent
-EVERYDAY, ADDITIONS = HERE.parent / "everyday.jsonl", HERE.parent / "additions.jsonl"
-HELD, ANSWERS, REPORTS = (HERE / f"{name}.jsonl" for name in ("held", "held-answers", "held-reports"))
 WORK = Path("build/measured")  # what was computed is kept there, so that a second run takes seconds
 
 

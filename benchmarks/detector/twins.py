@@ -28,6 +28,10 @@ from magistrate.features.splitting import sentences
 from magistrate.features.words import COMMON, form, stem, words
 from magistrate.types import Sample
 
+HERE = Path(__file__).parent
+# No detector learns from these; HELD and ANSWERS calibrate, and `combined` is fitted to them.
+EVERYDAY, ADDITIONS = HERE.parent / "everyday.jsonl", HERE.parent / "additions.jsonl"
+HELD, ANSWERS, REPORTS = (HERE / f"{name}.jsonl" for name in ("held", "held-answers", "held-reports"))
 WORD = re.compile(r"\w+|[^\w\s]")
 ENDED = re.compile(r"[.!?]$")
 SIDES = ("right", "wrong")

@@ -39,6 +39,7 @@ PADDED = 1.15  # a pass has at most as many tokens with padding as it has withou
 FATAL = 4  # ONNX Runtime logs to standard error from this severity on; it raises the other errors
 KEPT = 8  # detectors that stay loaded
 LEAST_SHARE = 1 / 3  # a passage contradicts a sentence only above this share
+CLEARLY = 2  # a sentence is called contradicted if that is so many times likelier than that it is absent
 
 Kind = Literal["supported", "contradicted", "absent"]
 KINDS: tuple[Kind, ...] = ("supported", "contradicted", "absent")
@@ -57,10 +58,10 @@ class Word:
 class SentenceScores:
     """The scores of one sentence, characters `[start, end)` of the output.
 
-    `logit` is the uncalibrated log odds that the context does not support it. `passage` is the part of the
-    context nearest to it, None without a context. Beside that passage, `shares` are the uncalibrated
-    probabilities of `KINDS`, which sum to 1. `words` are those of the reading with the whole output, where it
-    is clearer which of them are wrong, or beside that passage if it is the only reading.
+    `logit` is the uncalibrated log odds that the context does not support it, by all readings. `passage` is
+    the part of the context nearest to it, None without a context. `shares`, the uncalibrated probabilities of
+    `KINDS`, which sum to 1, and `words` are of the reading with the whole output: there it is clearer what is
+    wrong, and how. If the sentence was only read beside `passage`, they are of that reading.
     """
 
     start: int
@@ -73,7 +74,7 @@ class SentenceScores:
     @property
     def kind(self) -> Kind:
         """The kind of fault, if there is one: contradicted by the context, or absent from it."""
-        return "contradicted" if self.shares[1] >= self.shares[2] else "absent"
+        return "contradicted" if self.shares[1] >= CLEARLY * self.shares[2] else "absent"
 
     @property
     def against(self) -> Passage | None:
@@ -121,7 +122,7 @@ class Detector:
         within = [each for window in windows for each in _readings(output, window, next(logits))]
         if windows:
             found = [
-                replace(near, logit=supported_once(near.logit, whole.logit), words=whole.words)
+                replace(whole, logit=supported_once(near.logit, whole.logit), passage=near.passage)
                 for near, whole in zip(found, within, strict=True)
             ]
         return Detection(
