@@ -13,8 +13,17 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from benchmarks.detector import speed
-from benchmarks.detector.evidence import words_of
-from magistrate.detectors.detector import PADDED, TOGETHER, _passes, _readings, detector, supported_once
+from benchmarks.detector.evidence import kinds_of, words_of
+from magistrate.detectors.detector import (
+    PADDED,
+    TOGETHER,
+    Detection,
+    SentenceScores,
+    _passes,
+    _readings,
+    detector,
+    supported_once,
+)
 from magistrate.detectors.folder import SHIPPED, WEIGHTS
 from magistrate.detectors.weights import products, read_weights
 from magistrate.detectors.windows import Reader, Rewritten
@@ -280,6 +289,26 @@ def test_a_changed_fact_is_a_contradiction_and_a_new_one_is_unsupported(said: st
     found = asyncio.run(Combined().judge(sample(said, context), NONE))
     assert isinstance(found, Verdict) and found.label == "hallucinated"
     assert {claim.kind for claim in found.claims} == {kind}
+
+
+def test_kinds_are_counted_for_the_wrong_sentences_of_clear_errors_alone() -> None:
+    def read(*shares: tuple[float, float, float]) -> Detection:
+        sentences = (
+            SentenceScores(10 * at, 10 * at + 9, 0.0, each, (), None) for at, each in enumerate(shares)
+        )
+        return Detection(tuple(sentences), 1, 10)
+
+    both = Sample("1", "x" * 20, spans=(Span(10, 14),))
+    contradicted, absent = (0.0, 0.8, 0.2), (0.0, 0.6, 0.4)
+    kinds = ("number", "unsupported", "cause", "role")
+    found = [
+        read(absent, contradicted),
+        read(contradicted, absent),
+        read(absent, contradicted),
+        read(absent, absent),
+    ]
+    assert kinds_of([both] * 4, kinds, found) == (0.5, 0.0)
+    assert math.isnan(kinds_of([both], ["cause"], found[:1])[0])
 
 
 def test_words_are_measured_by_their_rank_in_wrong_outputs_and_their_heat_in_right_ones() -> None:

@@ -66,7 +66,7 @@ def sample_of(row: dict[str, Any]) -> tuple[str, Sample]:
 def heat_of(judge: Judge, sample: Sample, found: Detection) -> Pieces:
     """Return start, end and value of each word in the heat map of an output."""
     shares = [judge.probability(each.logit) for each in found.sentences]
-    pieces: Pieces = judge.details(sample, found, shares)["heat"]["pieces"]  # type: ignore[index]
+    pieces: Pieces = judge.details(sample, found, shares)["heat"]["pieces"]
     return pieces
 
 
@@ -87,14 +87,22 @@ def words_of(samples: Sequence[Sample], marked: Sequence[Pieces]) -> tuple[float
 def kinds_of(
     samples: Sequence[Sample], kinds: Sequence[str], found: Sequence[Detection]
 ) -> tuple[float, float]:
-    """Return which shares of the wrong sentences are called contradictions: twisted ones, invented ones."""
-    said: dict[bool, list[bool]] = {False: [], True: []}
+    """Return which shares of the twisted and of the invented sentences are called contradictions.
+
+    NaN if there are none.
+    """
+    twisted, invented = list[bool](), list[bool]()
     for sample, kind, each in zip(samples, kinds, found, strict=True):
         for sentence in each.sentences:
             is_wrong = any(span.start < sentence.end and span.end > sentence.start for span in sample.spans)
             if is_wrong and kind not in UNCLEAR:
-                said[kind == INVENTED].append(sentence.kind == "contradicted")
-    return tuple(float(np.mean(each)) if each else np.nan for each in said.values())  # type: ignore[return-value]
+                (invented if kind == INVENTED else twisted).append(sentence.kind == "contradicted")
+    return share_of(twisted), share_of(invented)
+
+
+def share_of(flags: Sequence[bool]) -> float:
+    """Return the share of flags that are set, NaN without any."""
+    return sum(flags) / len(flags) if flags else np.nan
 
 
 if __name__ == "__main__":

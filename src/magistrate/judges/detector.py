@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
@@ -143,11 +143,11 @@ class Detector(FolderJudge):
             details=self.details(sample, found, shares),
         )
 
-    def details(self, sample: Sample, found: Detection, shares: Sequence[float]) -> dict[str, object]:
+    def details(self, sample: Sample, found: Detection, shares: Sequence[float]) -> dict[str, Any]:
         """Return the scores of each sentence and word, as plain values.
 
-        `shares` are the probabilities, in [0, 1], that the sentences are not supported. Each is multiplied by
-        the probability of a word to get that of the word in the heat map, so a supported sentence stays cool.
+        `shares` are the probabilities, in [0, 1], that the sentences are not supported. In the heat map the
+        probability of a word is multiplied by its sentence's, so words of a supported one are not marked.
         """
         return {
             "sentences": [
