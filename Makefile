@@ -34,10 +34,12 @@ demo-watch: $(WATCH)/.watch  ## watch a small RAG application for half a minute,
 # Tests that take long are marked `full`; `make test` runs a few of these, others each half day (tests/tiers.py).
 test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: some eight minutes on two cores
 	$(BIN)/magistrate models pull
+	$(BIN)/magistrate models pull smollm2-135m-judge
 	$(PYTEST) -m "today or not full"
 
 test-all: .venv/.dev .venv/.browser $(WATCH)/.watch  ## run every test, those of training (with torch), of the adapters and of real clients too
 	$(BIN)/magistrate models pull
+	$(BIN)/magistrate models pull smollm2-135m-judge
 	$(PYTEST)
 	@$(MAKE) --no-print-directory test-train test-adapters test-clients
 
@@ -74,7 +76,7 @@ bench-peers: $(PEERS)/.peers  ## install the engines that `make bench` measures 
 	@echo "the peers are in $(PEERS); now: make bench"
 
 SIZE ?= small
-detector: $(TRAIN)/.train .venv/.dev  ## train a detector that ships anew (SIZE=small|large, DATA=FOLDER), measure it (SETS=FOLDER); hours
+detector: $(TRAIN)/.train .venv/.dev  ## train what ships anew (SIZE=small|large|judge, DATA=FOLDER), measure it (SETS=FOLDER); hours
 	$(TRAIN)/bin/python -m benchmarks.detector.make_$(SIZE) $(DATA)
 	MAGISTRATE_DATA_DIR=$(SETS) $(TRAIN)/bin/python -m benchmarks.detector.measure --size $(SIZE)
 

@@ -19,7 +19,9 @@ from agreement import ask
 
 from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
 from magistrate.engines.models import describe, disk, entry, locate, selftest
+from magistrate.engines.models.gguf.rewrite import opened, rewrite
 from magistrate.engines.models.pull import fetch
+from magistrate.engines.models.updates import read_updates
 from magistrate.errors import ModelError
 from magistrate.types import Message, Prompt, Trusted
 
@@ -71,11 +73,15 @@ def main() -> None:
         gguf = said.gguf or fetch(model, Path(scratch))
         if disk.sha256(gguf) != model.sha256:
             raise ModelError(f"{gguf} is not the file that the catalogue pins as {model.name}")
+        if model.update_file:
+            merged = Path(scratch) / "merged.gguf"
+            rewrite(opened(gguf), merged, "f16", disk.quiet, read_updates(model.update_file))
+            gguf = merged
         # One extra token, because the reference has no result for the last position.
         found = values(tokens, ask([[*tokens, tokens[-1]]], gguf, said.peers, Path(scratch)))
     path = Path(selftest.__file__).with_name(selftest.VALUES)
     every = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    every[model.sha256] = {"model": model.name, **found}
+    every[model.identity] = {"model": model.name, **found}
     path.write_text(json.dumps(every, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     print(f"{model.name}: {len(tokens)} tokens, {POSITIONS} positions of {len(RANKS)} tokens -> {path}")
 

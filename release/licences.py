@@ -23,6 +23,7 @@ DETECTORS = {  # their folders in the wheel, and the file of each that holds wei
     "magistrate/detectors/shipped": "model.safetensors",
     "magistrate/detectors/shipped_large": "update.safetensors",
 }
+JUDGE = "magistrate/engines/models/updates/smollm2-135m-judge"
 LONGEST = 200  # characters: what is longer is the text of a licence, not its name
 
 
@@ -129,7 +130,8 @@ def weights(installed: Path, python: Path, training: Mapping[str, str]) -> tuple
         told, against = weights_of(installed, f"{folder}/{name}", python, training)
         lines += ["", *told] if lines else told
         wrong += against
-    return lines, wrong
+    told, against = weights_of_judge(installed, training)
+    return [*lines, "", *told], [*wrong, *against]
 
 
 def weights_of(
@@ -146,14 +148,31 @@ def weights_of(
     used = {each: training[each] for each in manifest["trained_on"] if each in training}
     wrong += [f"{manifest['name']}: no licence is known of {each}" for each in manifest["trained_on"]
               if each not in training]  # fmt: skip
-    rows = [[name, licence] for name, licence in sorted(used.items())]
     publisher, licence = encoder
+    made_from = f"{publisher} ({licence})"
+    return _weights(path, manifest["name"], made_from, base["sha256"], used), list(dict.fromkeys(wrong))
+
+
+def weights_of_judge(installed: Path, training: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the lines on the update of a language model, and what speaks against handing it on."""
+    recipe = json.loads((installed / JUDGE / "recipe.json").read_text(encoding="utf-8"))
+    base, name = recipe["base"], recipe["name"]
+    wrong = untold_sources({"name": name, "recipe": recipe}, training)
+    if not base["licence"]:
+        wrong.append(f"{name}: no licence is known of its base, {base['name']}")
+    sources = [each["name"] for each in recipe["data"]["mixture"]["sources"]]
+    used = {each: training[each] for each in sources if each in training}
+    made_from = f"{base['name']} ({base['licence']})"
+    return _weights(f"{JUDGE}/update.safetensors", name, made_from, base["sha256"], used), wrong
+
+
+def _weights(path: str, name: str, made_from: str, sha256: str, used: Mapping[str, str]) -> list[str]:
     return [
-        f"`{path}` ({manifest['name']}) is under Apache-2.0, as the package is.",
-        f"It was trained from {publisher} ({licence}), sha256 `{base['sha256']}`, on:",
+        f"`{path}` ({name}) is under Apache-2.0, as the package is.",
+        f"It was trained from {made_from}, sha256 `{sha256}`, on:",
         "",
-        *_table(["source", "what it states"], rows),
-    ], list(dict.fromkeys(wrong))
+        *_table(["source", "what it states"], [list(each) for each in sorted(used.items())]),
+    ]
 
 
 def write(

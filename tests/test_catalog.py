@@ -364,7 +364,7 @@ print(pull({model!r}, report))
 
 def test_every_entry_is_pinned_and_readable() -> None:
     rows = catalogue.entries()
-    assert len({row.name for row in rows}) == len({row.sha256 for row in rows}) == len(rows) >= 6
+    assert len({row.name for row in rows}) == len({row.identity for row in rows}) == len(rows) >= 6
     for row in rows:
         assert row.architecture in ("llama", "qwen2", "qwen3")
         assert row.size > 50_000_000 and row.parameters > 100_000_000 and row.context_length >= 8192

@@ -176,10 +176,14 @@ def test_unknown_names_are_explained_and_leave_no_trace(
 def test_a_model_that_is_not_here_exits_with_3_and_says_what_to_do(call: Call) -> None:
     asking = ["--judge", "faithfulness"]
     judge = ["judge", "--output", "x", "--context", "c", *asking]
-    for words in (judge, ["run", "quickstart", *asking], ["generate", "x"]):
+    for words, model in (
+        (judge, "smollm2-135m-judge"),
+        (["run", "quickstart", *asking], "smollm2-135m-judge"),
+        (["generate", "x"], "smollm2-135m-instruct"),
+    ):
         done = call(*words)
         assert (done.code, done.out) == (3, "")
-        assert "magistrate models pull smollm2-135m-instruct" in done.err
+        assert f"magistrate models pull {model}" in done.err
 
 
 # --- reading what was run -----------------------------------------------------------------------

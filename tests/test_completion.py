@@ -47,7 +47,7 @@ def test_commands_names_and_files_are_completed(
         "magistrate run x --judge mine/to": ["file,mine/to"],
         "magistrate run quick": ["plain,quickstart"],
         "magistrate run --spec ma": ["file,ma"],
-        "magistrate run x --model smollm2-135": ["plain,smollm2-135m-instruct"],
+        "magistrate run x --model smollm2-135m-i": ["plain,smollm2-135m-instruct"],
         f"magistrate show --store {store} {run.id[:4]}": [f"plain,{run.id}"],
         "magistrate show la": ["plain,last"],  # there is no default store
         f"magistrate show --store {tmp_path}/none.db {run.id[:4]}": [],

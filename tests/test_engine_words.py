@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from magistrate.engines import models
 from magistrate.engines.base import Capability, Engine, EngineSettings
 from magistrate.engines.registry import ENGINES, KINDS, Kind
 from magistrate.engines.scripted import ScriptedEngine
@@ -158,3 +159,21 @@ def test_a_judge_that_a_model_was_tuned_for_asks_it_where_none_is_named() -> Non
         registry.engine_for([one])
     engine = ScriptedEngine([])
     assert registry.engine_for([one, other], engine) is engine
+    assert registry.usual_model([one, code]) == "a/model.gguf"
+    assert (
+        tuned_for([replace(one, explain="before")]) is None
+    )  # it has learnt to answer, not to explain first
+    assert registry.usual_model([replace(one, explain="before")]) == models.default().name
+
+
+def test_faithfulness_asks_the_model_that_was_tuned_for_it() -> None:
+    wanted = "smollm2-135m-judge"
+    for words in (
+        "faithfulness",
+        "faithfulness:permute=true",
+        "sentences",
+        "cascade:first=novelty,then=faithfulness",
+    ):
+        assert registry.usual_model([registry.judge(words)]) == wanted, words
+    assert registry.usual_model([registry.judge("hallucination")]) == models.default().name
+    assert models.entry(wanted).sha256 == models.default().sha256 and models.entry(wanted).update_file

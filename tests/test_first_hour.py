@@ -278,10 +278,10 @@ def test_the_demonstration_pulls_the_embedded_model_if_it_may(
     call: Call, desk: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pulled = []
-    monkeypatch.setattr("magistrate.engines.models.pull", lambda model, _report: pulled.append(model.name))
+    monkeypatch.setattr("magistrate.engines.models.pull", lambda model, _report: pulled.append(model))
     assert call("demo", "--json").code == 0 and not pulled
     assert call("demo", "--pull", "--json").code == 0
-    assert pulled == ["smollm2-135m-instruct"]
+    assert pulled == ["smollm2-135m-judge"]
 
 
 def test_the_demonstration_is_shown_again_while_nothing_changes_and_goes_on_if_it_was_cut_off(

@@ -122,7 +122,7 @@ def test_the_shipped_table_is_of_judges_that_there_are() -> None:
 
 
 def test_the_list_and_one_judge_show_their_figures(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = back(row(model="smollm2-135m-instruct"), row(model="smollm2-135m-instruct", set="begin"))
+    known = back(row(model="smollm2-135m-judge"), row(model="smollm2-135m-judge", set="begin"))
     monkeypatch.setattr(quality, "table", lambda: known)
     listed = call("judges").out.splitlines()
     assert listed[0].split()[:4] == ["judge", "AUROC", "n", "ms"]

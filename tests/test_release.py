@@ -113,6 +113,16 @@ def test_every_source_of_the_shipped_weights_has_a_licence(script: Any, name: st
     assert len(licences.untold_sources(manifest, training)) == 1
 
 
+def test_every_source_of_the_shipped_update_has_a_licence(script: Any) -> None:
+    licences = script("licences")
+    training = licences.known()["training"]
+    lines, wrong = licences.weights_of_judge(ROOT / "src", training)
+    assert wrong == [] and "smollm2-135m-instruct (Apache-2.0)" in lines[1]
+    assert sum(line.startswith("| ") for line in lines) > 40  # one source each
+    _, wrong = licences.weights_of_judge(ROOT / "src", {})
+    assert "smollm2-135m-judge: no licence is known of short-1" in wrong
+
+
 def test_a_python_that_is_not_here_is_named(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     smoke = script("smoke")
     here = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -143,7 +143,7 @@ def test_garbage_is_named(known: SelfTest) -> None:
 
 def test_the_catalogue_says_which_models_have_one(card: models.ModelCard) -> None:
     have = {row.name for row in models.entries() if row.selftest is not None}
-    assert have == {"smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"}
+    assert have == {"smollm2-135m-instruct", "smollm2-135m-judge", "qwen2.5-coder-0.5b-instruct"}
     assert dataclasses.replace(card, gguf_sha256=None).selftest is None
     assert models.entry("qwen3-0.6b").selftest is None
     tight, usual = (models.entry(f"smollm2-135m-instruct:{weights}").selftest for weights in ("f16", "q8"))

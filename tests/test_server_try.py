@@ -54,7 +54,7 @@ def test_the_form_offers_the_judges_that_can_be_asked_and_the_models_that_are_he
     offered = re.findall(r'<option value="([a-z_0-9]+)"', page)
     assert {"novelty", "detector", "faithfulness", "exact", "rubric"} <= set(offered)
     assert not {"stack", "calibrated", "recorded_logprob"} & set(offered)  # they lack something
-    assert "smollm2-135m-instruct" in page
+    assert '<option value="">its usual one</option>' in page and "smollm2-135m-instruct" in page
     assert typed(page, "output") == [""] and typed(page, "context") == ["", ""]
 
 

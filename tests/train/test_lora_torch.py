@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import json
 import os
 import shutil
@@ -18,6 +20,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from benchmarks.detector import make_judge
 from magistrate.datasets import load
 from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
 from magistrate.engines.embedded.engine import LocalEngine
@@ -28,12 +31,14 @@ from magistrate.engines.models.gguf.rewrite import opened, rewrite
 from magistrate.engines.models.updates import Update, read_updates, write_updates
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.judges import registry
+from magistrate.training.detector.recipe import Recipe
 from magistrate.training.judge.bases import base_of
 from magistrate.training.judge.examples import from_samples, parted
 from magistrate.training.judge.gguf import tensors, updates_of, write_gguf
 from magistrate.training.judge.loop import Settings, Training
 from magistrate.training.judge.training import train_judge
 from magistrate.training.judge.trees import Laid, batches, begun, laid, trees
+from magistrate.training.synthetic import Lexicon
 from magistrate.types import Sample
 from terminal import Call
 
@@ -491,6 +496,58 @@ def test_an_update_of_a_gguf_is_the_merged_model(trained: Path, base: Path, tmp_
         changed += bool(learnt > 0)
         assert off <= max(0.05 * learnt, 2e-3 * np.abs(wanted[name]).max() + 0.01 * learnt), name
     assert changed == 14  # seven matrices of two layers
+
+
+def test_the_update_of_a_judge_ships_with_its_recipe_and_card(trained: Path, tmp_path: Path) -> None:
+    sources = [{"name": "made", "share": 1}]
+    make_judge.ship(
+        trained, tmp_path / "judge", {"mixture": {"sources": sources}, "examples": {"made, faithful": 7}}
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(trained)
+    wanted = updates_of(trained / "adapter", model.config)
+    found = read_updates(tmp_path / "judge" / UPDATE)
+    assert found.keys() == wanted.keys()
+    for name, each in found.items():
+        assert np.allclose(each.up @ each.down, wanted[name].up @ wanted[name].down, atol=0.02), name
+    recipe = json.loads((tmp_path / "judge" / "recipe.json").read_text())
+    assert make_judge.learnt(recipe) == ["made"] and recipe["updates"] > 0
+    card = (tmp_path / "judge" / "README.md").read_text()
+    assert "| made | 7 | 0 |" in card and "Nothing was measured yet" in card
+    (figure,) = (
+        {"set": "s", "n": 9, "left_out": True, "auroc": v, "balanced_accuracy": v} for v in [(0.7, 0.6, 0.8)]
+    )
+    make_judge.write_card({**recipe, "figures": [figure]}, tmp_path / "judge")
+    assert "| s | 9 | 0.700 [0.600, 0.800] |" in (tmp_path / "judge" / "README.md").read_text()
+
+
+def test_a_judge_learns_from_whole_contexts_and_as_much_of_either_label(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    rows = [
+        {
+            "id": f"{at}",
+            "input": None,
+            "context": [f"Bridge {at // 8}."],
+            "output": f"It is {at}." if at % 4 else f"It is {at}, and that is too long to be read.",
+            "label": "hallucinated" if at % 8 == 7 else "faithful",
+            "spans": [],
+            "metadata": {"ship": True},
+        }
+        for at in range(800)
+    ]
+    with gzip.open(tmp_path / "data" / "made.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    recipe = Recipe.model_validate({"examples": 1, "sources": [{"name": "made", "share": 2}]})
+    every = list(make_judge.drawn(recipe, tmp_path / "data", Lexicon.read(None), 60, longest=40))
+    ((_, groups),) = every
+    assert make_judge.write(iter(every), tmp_path / "drawn.jsonl.gz", 1) == {
+        "made, faithful": 32,
+        "made, hallucinated": 28,
+    }
+    drawn = list(load(str(tmp_path / "drawn.jsonl.gz")))
+    assert len(drawn) == len({each.id for each in drawn}) == 60
+    assert all("too long" not in str(each.output) for each in drawn)
+    changes = sum(one.context != two.context for one, two in itertools.pairwise(drawn))
+    assert changes == len(groups) - 1, "what is said of one context stands together"
 
 
 def test_an_update_of_another_model_is_refused(base: Path, tmp_path: Path) -> None:

@@ -132,7 +132,14 @@ def _pull() -> None:
     from magistrate.engines import models
 
     with Stages(console(error=True)) as stages:
-        models.pull(models.default(), stages.report)
+        models.pull(_asked(), stages.report)
+
+
+def _asked() -> str:
+    """Return the name of the model that is asked."""
+    from magistrate.judges import registry
+
+    return registry.usual_model([registry.judge(PROMPTED)])
 
 
 def _model_is_here() -> bool:
@@ -141,7 +148,7 @@ def _model_is_here() -> bool:
     from magistrate.engines.registry import KINDS
 
     runs_here = not any(kind.absent for kind in KINDS if not kind.word)
-    return runs_here and models.is_pulled(models.default())
+    return runs_here and models.is_pulled(_asked())
 
 
 def _print_sample(what: str, sample: Sample, verdict: Verdict, terminal: Console) -> None:

@@ -33,8 +33,8 @@ FIGURES = ("set", "model", "n", "AUROC [95 %]", "bal. acc. [95 %]", "ms")
 READING = (
     "AUROC: mean over labelled sets that the judge was not trained on, n samples in total; .50 is guessing. "
     "Judges that we trained are measured by judges trained the same way without the set's family. Judges "
-    "that need a model were measured with {model}. ms: median time per sample. –: not measured. Options and "
-    "figures of each set: magistrate judges NAME."
+    "that ask a model were measured with the one that they ask if you name none. ms: median time per "
+    "sample. –: not measured. Options and figures of each set: magistrate judges NAME."
 )
 COMPARED = ("judge", "set", "model", "n", "calls", "tokens", "right [95 %]", "difference [95 %]")
 AS_MANY = (
@@ -78,7 +78,6 @@ def list_judges(as_json: bool) -> None:
 def _list(as_json: bool) -> None:
     from rich.text import Text
 
-    from magistrate.engines.models import default
     from magistrate.judges.registry import DEFAULT_JUDGE, judge, judge_entries
 
     names = sorted(judge_entries(), key=lambda name: (name != DEFAULT_JUDGE, name))
@@ -86,26 +85,25 @@ def _list(as_json: bool) -> None:
     if as_json:
         print_json(described)
         return
-    model = default().name
     print_table(
         ["judge", "AUROC", "n", "ms", "what it does", "inputs", "needs", "options"],
-        [_row(each, model) for each in described],
+        [_row(each) for each in described],
         wrapped={"what it does": 28, "inputs": 13, "needs": 14, "options": 20},
         spare=("options", "needs", "inputs"),
         piped=PIPED,
     )
     if not is_pipe(terminal := console()):
-        terminal.print(Text(READING.format(model=model), style="dim"))
+        terminal.print(Text(READING, style="dim"))
 
 
-def _row(each: Mapping[str, Any], model: str) -> list[str]:
+def _row(each: Mapping[str, Any]) -> list[str]:
     from magistrate.engines.none import NO_MODEL
     from magistrate.judges.quality import Measured, summaries
 
     if "error" in each:
         return [each["name"], "", "", "", f"cannot be used: {each['error']}", "", "", ""]
     found = summaries([Measured(**one) for one in each["measured"]])
-    of = next((one for one in found if one.model in (model, NO_MODEL)), None)
+    of = next((one for one in found if one.model in (each["model"], NO_MODEL)), None)
     auroc, n, ms = ("–", "–", "–") if of is None else (decimal(of.auroc), str(of.n), milliseconds(of.ms))
     options = " ".join(option_words(name, value) for name, value in each["options"].items())
     name = f"{each['name']}@{each['version']}"

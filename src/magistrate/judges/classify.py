@@ -238,7 +238,8 @@ class Classify:
             needs=frozenset(needs),
             prompt=criterion.digest,
             constraint=self.constraint.digest if self.explain != "none" else "choice",
-            models=frozenset({criterion.model}),
+            # One that learnt to answer at once has no reason to write first.
+            models=frozenset({"" if self.explain == "before" else criterion.model}),
         )
 
     def describe(self) -> dict[str, Any]:

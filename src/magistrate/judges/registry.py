@@ -383,6 +383,16 @@ def engine_for(
     return engine(model, dataclasses.replace(settings, hidden_states=read_states(judges)))
 
 
+def usual_model(judges: Sequence[Judge]) -> str:
+    """Return the name of the model that these judges ask if none is named.
+
+    Raises `SpecError` if two judges need different ones.
+    """
+    from magistrate.engines.models import default
+
+    return tuned_for(judges) or default().name
+
+
 def tuned_for(judges: Sequence[Judge]) -> str | None:
     """Return the model that was tuned for one of these judges; None for the default model.
 

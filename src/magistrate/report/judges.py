@@ -14,7 +14,7 @@ from magistrate.engines.none import NO_MODEL
 from magistrate.engines.registry import KINDS
 from magistrate.judges.base import AsksJudge, DescribesItself, FolderJudge, Judge, WritesUnderConstraint
 from magistrate.judges.quality import Compared, compared, measured, summaries
-from magistrate.judges.registry import settable, spell
+from magistrate.judges.registry import settable, spell, usual_model
 
 
 def listed(name: str, make: Callable[[str], Judge]) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def facts(judge: Any) -> dict[str, Any]:
         "reads": list(info.reads),
         "requires": list(info.requires),
         "needs": sorted(info.needs),
+        "model": usual_model([judge]) if info.asks else None,
         "long": info.long,
         "options": options(judge),
         "prompt": info.prompt,

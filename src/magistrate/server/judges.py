@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from magistrate.engines.models.catalogue import Weights, default, entries
+from magistrate.engines.models.catalogue import Weights, entries
 from magistrate.engines.models.pull import pulled
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
@@ -40,8 +40,8 @@ class JudgeLine:
 
     `reads` are the fields of a sample that it reads, `requires` those that must exist. `options` have their
     defaults. `lacks` is what it must be given before it can judge. `asked_here` is whether it can be used
-    over HTTP without further setup. `headline` is its quality as measured with the default model, or
-    without one; None if it was not measured.
+    over HTTP without further setup. `model` is the model that it asks if none is named, None for code.
+    `headline` is its quality as measured with that model, or without one; None if it was not measured.
     """
 
     name: str
@@ -58,16 +58,16 @@ class JudgeLine:
     options: Mapping[str, Any]
     lacks: str = ""
     asked_here: bool = False
+    model: str | None = None
     headline: Summary | None = None
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgesView:
-    """All installed judges. `model` is the model with which judges that use one were measured."""
+    """All installed judges."""
 
     judges: tuple[JudgeLine, ...]
-    model: str
 
     def groups(self) -> list[tuple[str, list[JudgeLine]]]:
         """Return the non-empty groups with their judges."""
@@ -99,7 +99,7 @@ class JudgeView:
 def judges_view() -> JudgesView:
     """Return all judges, the default first, then the best ones. Imports them at the first call."""
     lines = (each if isinstance(each, JudgeLine) else each.line for each in _found().values())
-    return JudgesView(judges=tuple(sorted(lines, key=_rank)), model=default().name)
+    return JudgesView(judges=tuple(sorted(lines, key=_rank)))
 
 
 def judge_view(name: str) -> JudgeView | JudgeLine:
@@ -139,7 +139,7 @@ def _view(name: str) -> JudgeView | JudgeLine:
 
 
 def _line(name: str, listing: Mapping[str, Any], measured: tuple[Measured, ...]) -> JudgeLine:
-    usual = (NO_MODEL, default().name)
+    usual = (NO_MODEL, listing["model"])
     return JudgeLine(
         name=name,
         group=_group(listing),
@@ -155,6 +155,7 @@ def _line(name: str, listing: Mapping[str, Any], measured: tuple[Measured, ...])
         options=listing["options"],
         lacks=listing["lacks"],
         asked_here=not listing["lacks"],
+        model=listing["model"],
         headline=next((each for each in summaries(measured) if each.model in usual), None),
     )
 

@@ -132,7 +132,7 @@ def judge_of(words: str) -> Judge:
 
 
 def model_of(name: str | None) -> str | None:
-    """Return the model of that name if it was pulled; None for the default one."""
+    """Return the model of that name if it was pulled; None, the judge's usual one, for an empty name."""
     if not name or name in models_here():
         return name or None
     base, _, weights = name.partition(":")
@@ -144,14 +144,12 @@ def model_of(name: str | None) -> str | None:
 
 
 def models_here() -> list[str]:
-    """Return the models that may be used: the default one, pulled or not, then the other pulled ones."""
-    usual = models.default()
-    pulled = [
+    """Return the models that were pulled, the default one first."""
+    return [
         weights
         for entry in sorted(models.entries(), key=lambda entry: not entry.default)
         for weights in (models.entry(f"{entry.name}:{each}").spec for each in models.pulled(entry))
     ]
-    return list(dict.fromkeys([usual.spec, *pulled]))
 
 
 def check_texts(sample: Sample) -> None:

@@ -17,10 +17,10 @@ from fastapi.responses import RedirectResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from magistrate.datasets import load
-from magistrate.engines.models.catalogue import default
+from magistrate.engines.models.catalogue import entries
 from magistrate.engines.models.pull import is_pulled
 from magistrate.errors import MagistrateError, SpecError
-from magistrate.judges.registry import DEFAULT_JUDGE
+from magistrate.judges.registry import DEFAULT_JUDGE, usual_model
 from magistrate.server.judges import JudgeLine, judges_view
 from magistrate.server.judging import (
     LONGEST_WORDS,
@@ -149,15 +149,15 @@ class Playground:
 class FormView:
     """The form. `boxes` are the contexts, at least `CONTEXTS` of them, some empty.
 
-    `groups` are the judges that can be used here, `models` the models. `usual_is_here` is whether the first
-    model was pulled. `error` is the problem with the submitted input.
+    `groups` are the judges that can be used here, `models` the models. `missing` are those that judges ask if
+    none is named, and that were not pulled. `error` is the problem with the submitted input.
     """
 
     form: PlaygroundForm
     boxes: tuple[str, ...]
     groups: tuple[tuple[str, tuple[JudgeLine, ...]], ...]
     models: tuple[str, ...]
-    usual_is_here: bool
+    missing: tuple[str, ...]
     error: str | None
 
     @property
@@ -196,13 +196,14 @@ def form_view(form: PlaygroundForm, *, error: str | None = None, more: bool = Fa
     """Return the form with its input; with `more`, it has one more box for a context."""
     boxes = [*form.context, *([""] if more else [])]
     boxes += [""] * (CONTEXTS - len(boxes))
-    offered = ((name, tuple(filter(_is_offered, judges))) for name, judges in judges_view().groups())
+    offered = [(name, tuple(filter(_is_offered, judges))) for name, judges in judges_view().groups()]
+    usual = {judge.model for _, judges in offered for judge in judges if judge.model}
     return FormView(
         form=form,
         boxes=tuple(boxes[:MOST_CONTEXTS]),
         groups=tuple((name, judges) for name, judges in offered if judges),
         models=tuple(models_here()),
-        usual_is_here=is_pulled(default()),
+        missing=tuple(each.name for each in entries() if each.name in usual and not is_pulled(each)),
         error=error,
     )
 
@@ -222,7 +223,7 @@ def try_view(tried: Try) -> TryView:
         sample=question.sample,
         judge=question.judge.info.name,
         asks=question.judge.info.asks,
-        model=question.model or default().spec,
+        model=question.model or usual_model([question.judge]),
         phase="done" if done else phase,
         seconds=found.seconds,
         deadline=question.deadline,

@@ -89,7 +89,7 @@ It was made from {base["name"]} in {len(stages)} {"training" if len(stages) == 1
 
 ## Measured
 
-{_measured(manifest.figures)}
+{table(manifest.figures)}
 
 ## Limits
 
@@ -110,7 +110,8 @@ def stages_of(recipe: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield recipe
 
 
-def _measured(figures: tuple[Figure, ...]) -> str:
+def table(figures: tuple[Figure, ...]) -> str:
+    """Return measured figures as a table in Markdown."""
     if not figures:
         return f"Nothing was measured yet: {USE} does."
     rows = (
@@ -127,8 +128,13 @@ def _data(data: Mapping[str, Any]) -> Iterator[str]:
     if "examples" not in data:
         yield ", ".join(f"{value:g} {name}" for name, value in data.items())
         return
+    yield from counted(data["examples"])
+
+
+def counted(examples: Mapping[str, int]) -> Iterator[str]:
+    """Yield the lines of a table of the examples of each source, named `SOURCE, LABEL`."""
     counts: dict[str, dict[str, int]] = {}
-    for name, count in data["examples"].items():
+    for name, count in examples.items():
         source, _, label = name.rpartition(", ")
         counts.setdefault(source, {})[label] = count
     yield "| source | faithful | hallucinated |"
