@@ -130,6 +130,7 @@ def test_the_list_and_one_judge_show_their_figures(call: Call, monkeypatch: pyte
     assert lines["faithfulness@2"] == [".51", "198", "1,230"]
     assert lines["hallucination@2"] == ["–", "–", "–"]
     shown = call("judges", "faithfulness")
+    assert "smollm2-135m-judge, if you name none" in shown.out
     assert ".51 [.40, .60]" in shown.out and max(map(len, shown.out.splitlines())) <= 80
     assert "Not measured: the package" in call("judges", "faithfulness:permute=true").out
     (first, second) = call("judges", "faithfulness", "--json").data["measured"]

@@ -363,6 +363,8 @@ def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, termi
 def _rows_of_judge(judge: Any, described: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     asks = asks_of(judge)
     yield "kind", "asks a model" if described["kind"] == "llm" else "runs code, without a model"
+    if described["model"]:
+        yield "model", f"{described['model']}, if you name none"
     good = "low" if described["direction"] == "minimize" else "high"
     yield "direction", f"{described['direction']}: a {good} score is good"
     if asks.labels:
