@@ -58,6 +58,19 @@ def test_the_form_offers_the_judges_that_can_be_asked_and_the_models_that_are_he
     assert typed(page, "output") == [""] and typed(page, "context") == ["", ""]
 
 
+def test_the_form_names_a_usual_model_that_is_not_here(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = "smollm2-135m-judge"
+    for here in (True, False):
+        monkeypatch.setattr(
+            "magistrate.server.playground.is_pulled", lambda model, here=here: here or model.name != tuned
+        )
+        page = client.get("/try").text
+        assert (f"magistrate models pull {tuned}" in page) is not here
+        assert "magistrate models pull smollm2-135m-instruct" not in page
+
+
 def test_the_example_is_filled_in_and_can_be_judged(client: TestClient) -> None:
     page = client.get("/try?example=1").text
     (output,), context = typed(page, "output"), typed(page, "context")

@@ -98,6 +98,8 @@ def probabilities_of_judge(
     """Return the judge's scores, .5 without a verdict. What was asked before is read from the store."""
     outcomes = judged(f"judge-{len(samples)}", judge, samples, engine, store).outcomes
     found = [outcomes.get(each.id) for each in samples]
+    if missing := sum(not isinstance(each, Verdict) for each in found):
+        print(f"{missing} of {len(samples)} without a verdict, counted as .5")
     return [each.score if isinstance(each, Verdict) else 0.5 for each in found]
 
 
