@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -375,6 +376,23 @@ def test_a_detector_that_reads_pairs_only_asks_for_no_whole_context(tmp_path: Pa
     with pytest.raises(SpecError, match="readings"):
         change(narrow, readings=["windows"])
         Detector(narrow)
+
+
+def test_a_short_answer_is_only_read_with_its_question(folder: Path) -> None:
+    model = Detector(folder).model
+    short = sample("Blue, or red.", input="Which colour has the bridge?")
+    found = model.detect(short)
+    assert found is not None and found.windows == 1
+    (window,) = model.reader.windows(short)
+    (answer,) = _readings(short.output or "", window, model._logits([window])[0])
+    (told,) = found.sentences
+    assert told.logit == pytest.approx(answer.logit, abs=1e-4)
+    (pair,) = model.reader.pairs(short)
+    assert told.passage == pair.passages[0], "shown beside it all the same"
+    statement = replace(short, output="The bridge over the river is blue, or red.")
+    for other in (replace(short, input=None), statement):
+        both = model.detect(other)
+        assert both is not None and both.windows == 2, "a statement by itself"
 
 
 def test_windows_of_similar_length_are_read_together_and_padded_little() -> None:

@@ -666,6 +666,11 @@ def test_the_trainings_of_the_large_detector_follow_each_other(
         assert np.abs(value - mean).max() < 0.1 * np.abs(mean).max(), name
     write_merged(base_folder, tmp_path / "made" / UPDATE, tmp_path / WEIGHTS)
     assert digest_of(tmp_path / WEIGHTS) == manifest.files[WEIGHTS], "what is pulled has this digest"
+    again = [*words, "--start", str(tmp_path / "work" / "1-first"), "--to", str(tmp_path / "later")]
+    monkeypatch.setattr(sys, "argv", [*again, "--work", str(tmp_path / "again")])
+    make.main()
+    assert read_manifest(tmp_path / "later") == manifest, "an earlier detector stands for the first training"
+    assert not (tmp_path / "again" / "1-first").exists()
 
 
 @pytest.mark.parametrize("told", [{"layer_norm_eps": 1e-12}, {"layer_norm_eps": None}])

@@ -39,6 +39,7 @@ PADDED = 1.15  # a pass has at most as many tokens with padding as it has withou
 FATAL = 4  # ONNX Runtime logs to standard error from this severity on; it raises the other errors
 KEPT = 8  # detectors that stay loaded
 LEAST_SHARE = 1 / 3  # a passage contradicts a sentence only above this share
+ANSWER_WORDS = 6  # an output of at most so many words is no statement without its question
 CLEARLY = 2  # a sentence is called contradicted if that is so many times likelier than that it is absent
 
 Kind = Literal["supported", "contradicted", "absent"]
@@ -116,19 +117,15 @@ class Detector:
         if not pairs:
             return None
         windows = self.reader.windows(sample) if "windows" in self.manifest.readings else []
+        alone = [] if windows and _is_answer(sample) else pairs
         output = sample.output or ""
-        logits = iter(self._logits([*pairs, *windows]))
-        found = [each for window in pairs for each in _readings(output, window, next(logits))]
+        logits = iter(self._logits([*alone, *windows]))
+        near = [each for window in alone for each in _readings(output, window, next(logits))]
         within = [each for window in windows for each in _readings(output, window, next(logits))]
-        if windows:
-            found = [
-                replace(whole, logit=supported_once(near.logit, whole.logit), passage=near.passage)
-                for near, whole in zip(found, within, strict=True)
-            ]
         return Detection(
-            tuple(found),
-            len(pairs) + len(windows),
-            sum(len(window.ids) for window in (*pairs, *windows)),
+            tuple(_of_both(near or within, within, pairs) if windows else near),
+            len(alone) + len(windows),
+            sum(len(window.ids) for window in (*alone, *windows)),
         )
 
     def read(self, sample: Sample) -> Detection:
@@ -210,6 +207,20 @@ def _passes(lengths: Sequence[int]) -> list[list[int]]:
             tokens = lengths[at]
         found[-1].append(at)
     return found
+
+
+def _is_answer(sample: Sample) -> bool:
+    """Return whether an output is so short that only its question makes it a statement."""
+    return bool(sample.input) and len((sample.output or "").split()) <= ANSWER_WORDS
+
+
+def _of_both(
+    near: Sequence[SentenceScores], within: Sequence[SentenceScores], pairs: Sequence[Window]
+) -> Iterator[SentenceScores]:
+    """Yield each sentence with what its two readings say together, and the passage of its pair."""
+    for one, whole, pair in zip(near, within, pairs, strict=True):
+        passage = pair.passages[0] if pair.passages else None
+        yield replace(whole, logit=supported_once(one.logit, whole.logit), passage=passage)
 
 
 def supported_once(near: float, whole: float) -> float:
