@@ -8,8 +8,8 @@ resumes after a stop. `--share` is the fraction of the tokens to read: .001 trie
 detector is a weighted mean of what the trainings learnt; everything but its weights is written, and these are
 computed from its encoder and the update when it is pulled. Training takes five minutes on one H100, and days
 on a processor. With --start, the folder of an earlier large detector, it stands for the result of the first
-training, so that only the second is done, in three quarters of an hour on two cores: so it goes on learning when there are
-more data. The shipped one was made so. Afterwards run `measure.py --size large`.
+training, so that only the second is done, in three quarters of an hour on two cores: so it goes on learning
+when there are more data. The shipped one was made so. Afterwards run `measure.py --size large`.
 """
 
 from __future__ import annotations
