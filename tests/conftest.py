@@ -86,12 +86,15 @@ def postgres() -> Iterator[Server]:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Where a new store can be made: once a path, once the URL of an empty database."""
     if request.param == "sqlite":
-        return str(tmp_path / "new" / "folder" / "runs.db")
+        yield str(tmp_path / "new" / "folder" / "runs.db")
+        return
     server: Server = request.getfixturevalue("postgres")
-    return server.new_database()
+    url = server.new_database()
+    yield url
+    server.drop(url)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from itertools import count
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 
 class Server:
@@ -34,6 +35,11 @@ class Server:
         name = next(self._names)
         self.execute(f"CREATE DATABASE {name} {options}")
         return self.url(name)
+
+    def drop(self, url: str) -> None:
+        """Delete a database, whoever is connected: thousands of them would fill the disk."""
+        name = conninfo_to_dict(url)["dbname"]
+        self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def execute(self, statement: str, url: str = "") -> list[tuple[object, ...]]:
         """Run one statement with all rights, in the database of `url` or that of the administrator."""

@@ -772,9 +772,11 @@ def test_time_at_work_is_added_up_without_the_pauses(tmp_path: Path) -> None:
     )
     first = run.record.seconds
     time.sleep(1)
+    resumed = time.perf_counter()
     magistrate.resume(run, model=slow, limits=Limits(concurrency=10))
+    at_most = time.perf_counter() - resumed
     assert first is not None and run.record.seconds is not None
-    assert 0.3 <= first < run.record.seconds < first + 0.9
+    assert 0.3 <= first < run.record.seconds <= first + at_most
 
 
 def test_time_at_work_is_stored_with_the_outcomes_so_that_a_crash_loses_little(

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 
 import magistrate
-from benchmarks.detector import make_small
+from benchmarks.detector import ablate, make_small
 from benchmarks.detector.make_small import Taught
 from magistrate.detectors import encoders
 from magistrate.detectors import weights as weights_module
@@ -671,6 +671,56 @@ def test_the_trainings_of_the_large_detector_follow_each_other(
     make.main()
     assert read_manifest(tmp_path / "later") == manifest, "an earlier detector stands for the first training"
     assert not (tmp_path / "again" / "1-first").exists()
+
+
+def test_variants_learn_from_the_same_data_and_what_was_measured_is_not_measured_again(
+    start: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    home: Path,
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    figures = tmp_path / "figures.jsonl"
+    names = ("all", "context does not see the output", "labels of outputs alone")
+    for name, value in {
+        "RECIPE": tmp_path / "recipe.yaml",
+        "FIGURES": figures,
+        "BASE": "tiny",
+        "RATE": 5e-3,
+        "VARIANTS": {name: ablate.VARIANTS[name] for name in names},
+        "sources": lambda given, folder: given,
+        "sets": lambda: {"colours": rows()[:80]},
+    }.items():
+        monkeypatch.setattr(ablate, name, value)
+    known(start, monkeypatch)
+    words = ["ablate", str(source(tmp_path / "data")), "--work", str(tmp_path / "work"), "--tokens", "0.1"]
+    monkeypatch.setattr(sys, "argv", words)
+    ablate.main()
+    told = capsys.readouterr().out.splitlines()
+    measured = [json.loads(line) for line in figures.read_text(encoding="utf-8").splitlines()]
+    assert [each["variant"] for each in measured] == [name for name in names for _ in ablate.MARKS]
+    assert all(each["tokens"] >= each["mark"] * 1e5 for each in measured)
+    last = {each["variant"]: each["auroc"]["colours"] for each in measured}
+    assert last["all"] > 0.9
+    shown = f"{last['all']:.2f}".removeprefix("0")
+    assert told[-3].startswith(f"| all | {shown} |") and told[-5] == (
+        "| trained | colours | mean, after a third | mean |"
+    )
+    ablate.main()
+    assert len(figures.read_text(encoding="utf-8").splitlines()) == len(measured)
+
+
+def test_a_context_that_does_not_see_the_output_is_read_the_same_beside_any(start: Path) -> None:
+    sample = rows()[0]
+    one, other = read(start, sample, replace(sample, output="the coat is grey"))
+    batch = batch_of([one, other])
+    for variant, same in (("all", False), ("context does not see the output", True)):
+        network = ablate.VARIANTS[variant].network(from_base(start)).eval()
+        with torch.no_grad():
+            first, second = network.encoder(batch.ids, batch.types, batch.mask)
+        assert torch.equal(first[: one.second], second[: one.second]) is same, variant
+        assert not torch.equal(first[one.second :], second[one.second :])
 
 
 @pytest.mark.parametrize("told", [{"layer_norm_eps": 1e-12}, {"layer_norm_eps": None}])
