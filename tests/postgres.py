@@ -37,7 +37,7 @@ class Server:
         return self.url(name)
 
     def drop(self, url: str) -> None:
-        """Delete a database, whoever is connected: thousands of them would fill the disk."""
+        """Delete a database, whoever is connected: hundreds of them take minutes to delete at the end."""
         name = conninfo_to_dict(url)["dbname"]
         self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 

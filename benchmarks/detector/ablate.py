@@ -7,8 +7,8 @@ from the same MiniLM-L6, because it learns several times as fast as the encoder 
 read as many tokens of `stages/small.yaml`, of at most `MOST` rows a source, and are measured after a third of
 them and at the end, on samples that none was trained on: AUROC, by both readings where a variant has both.
 Two variants without a change, of other seeds, show what chance does. What is done is kept in --work, so that
-the same command goes on after a stop; the figures are kept in benchmarks/ablations.jsonl. A variant takes a
-quarter of an hour on two cores; on a GPU, which is used if there is one, take more `--tokens`.
+the same command goes on after a stop; the figures are kept in benchmarks/ablations.jsonl. A variant takes
+eight minutes on two cores; on a GPU, which is used if there is one, take more `--tokens`.
 """
 
 from __future__ import annotations
@@ -176,12 +176,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=float, default=0.8, help="millions, of each variant")
     parser.add_argument("--wordnet", type=Path)
     told = parser.parse_args()
+    if missing := [each.name for each in SETS if not here(each)]:
+        parser.error(f"MAGISTRATE_DATA_DIR has no {', '.join(missing)}")
+    planned = int(told.tokens * 1e6)
     known = encoder(BASE)
     assert known, "it is one of ours"
     base, data, tests = fetched(known), sources(told.data, told.work / "data"), sets()
     for name in told.only or VARIANTS:
-        trained(name, base, data, tests, told)
-    print(table(FIGURES.read_text(encoding="utf-8").splitlines()))
+        trained(name, planned, base, data, tests, told)
+    print(table(FIGURES.read_text(encoding="utf-8").splitlines(), planned))
 
 
 def sets() -> dict[str, Sequence[Sample]]:
@@ -191,30 +194,35 @@ def sets() -> dict[str, Sequence[Sample]]:
         "beside other texts": twins(HELD, elsewhere)[:TESTED],
         "answers": twins(ANSWERS)[:TESTED],
     }
-    public = [each for each in SETS if here(each) and each.name not in TOO_LONG]
+    public = [each for each in SETS if each.name not in TOO_LONG]
     return found | {each.name: draw(each, 2 * TESTED).dev[:TESTED] for each in public}
 
 
 def trained(
-    name: str, base: Path, data: Path, tests: Mapping[str, Sequence[Sample]], told: argparse.Namespace
+    name: str,
+    planned: int,
+    base: Path,
+    data: Path,
+    tests: Mapping[str, Sequence[Sample]],
+    told: argparse.Namespace,
 ) -> None:
-    """Train a variant, and add what it is worth at each mark to the file."""
+    """Train a variant on `planned` tokens, and add what it is worth at each mark to the file."""
     variant = VARIANTS[name]
     recipe = changed(read_recipe(RECIPE), variant)
     rounds = pool(recipe, data, base / TOKENIZER, Lexicon.read(told.wordnet), told.work / "examples")
     schedule = Schedule(
-        tokens=int(told.tokens * 1e6), batch=3072, rate=RATE, warmup=30, cooldown=0.3, average=0.98,
+        tokens=planned, batch=3072, rate=RATE, warmup=30, cooldown=0.3, average=0.98,
         seed=variant.seed,
     )  # fmt: skip
-    folder = told.work / re.sub(r"\W+", "-", name)
+    folder = told.work / re.sub(r"\W+", "-", f"{name} {planned}")
     network = variant.network(from_base(base, seed=variant.seed))
     training = Training(
         network, rounds, f"{name} {schedule}", schedule, folder, loss=variant.loss, device=DEVICE
     )
-    marks = [mark for mark in MARKS if mark * schedule.tokens > training.tokens]
+    marks = [mark for mark in MARKS if mark * planned > training.tokens]
 
     def measure(training: Training, loss: float) -> None:
-        if not marks or training.tokens < marks[0] * schedule.tokens:
+        if not marks or training.tokens < marks[0] * planned:
             return
         mark = marks.pop(0)
         mean = deepcopy(training.network)
@@ -224,10 +232,11 @@ def trained(
             name: round(roc_auc_score(truth_of(samples), model.logits(samples)), 4)
             for name, samples in tests.items()
         }
-        row = {"variant": name, "mark": mark, "tokens": training.tokens, "loss": round(loss, 4)}
+        place = {"variant": name, "planned": planned, "mark": mark, "tokens": training.tokens}
+        row = json.dumps({**place, "loss": round(loss, 4), "auroc": found})
         with FIGURES.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**row, "auroc": found}) + "\n")
-        print(json.dumps({**row, "auroc": found}), flush=True)
+            file.write(row + "\n")
+        print(row, flush=True)
 
     training.run(tell=measure)
 
@@ -243,12 +252,15 @@ def changed(recipe: Recipe, variant: Variant) -> Recipe:
     )
 
 
-def table(lines: Sequence[str]) -> str:
-    """Return the figures as a table: a variant's last ones, and the mean of its sets at both marks."""
+def table(lines: Sequence[str], planned: int) -> str:
+    """Return the figures as a table: a variant's last ones, and the mean of its sets at both marks.
+
+    Trainings of other lengths than `planned` tokens are left out.
+    """
     rows: dict[str, dict[float, dict[str, float]]] = {}
-    for row in map(json.loads, lines):
+    for row in (each for each in map(json.loads, lines) if each["planned"] == planned):
         rows.setdefault(row["variant"], {})[row["mark"]] = row["auroc"]
-    names = list(rows[next(iter(rows))][MARKS[-1]])
+    names = list(next(iter(rows.values()))[MARKS[-1]])
     found = [f"| trained | {' | '.join(names)} | mean, after a third | mean |"]
     found.append("| --- " * (len(names) + 3) + "|")
     for name in (each for each in VARIANTS if len(rows.get(each, {})) == len(MARKS)):

@@ -23,6 +23,7 @@ from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 import magistrate
 from benchmarks.detector import ablate, make_small
 from benchmarks.detector.make_small import Taught
+from benchmarks.quality.protocol import SETS
 from magistrate.detectors import encoders
 from magistrate.detectors import weights as weights_module
 from magistrate.detectors.detector import _readings, detector, session_of
@@ -681,6 +682,8 @@ def test_variants_learn_from_the_same_data_and_what_was_measured_is_not_measured
 ) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
     figures = tmp_path / "figures.jsonl"
+    longer = {"variant": "all", "planned": 10**9, "mark": 1.0, "tokens": 10**9, "auroc": {"colours": 1.0}}
+    figures.write_text(json.dumps(longer) + "\n", encoding="utf-8")
     names = ("all", "context does not see the output", "labels of outputs alone")
     for name, value in {
         "RECIPE": tmp_path / "recipe.yaml",
@@ -690,6 +693,7 @@ def test_variants_learn_from_the_same_data_and_what_was_measured_is_not_measured
         "VARIANTS": {name: ablate.VARIANTS[name] for name in names},
         "sources": lambda given, folder: given,
         "sets": lambda: {"colours": rows()[:80]},
+        "SETS": (),
     }.items():
         monkeypatch.setattr(ablate, name, value)
     known(start, monkeypatch)
@@ -697,7 +701,7 @@ def test_variants_learn_from_the_same_data_and_what_was_measured_is_not_measured
     monkeypatch.setattr(sys, "argv", words)
     ablate.main()
     told = capsys.readouterr().out.splitlines()
-    measured = [json.loads(line) for line in figures.read_text(encoding="utf-8").splitlines()]
+    measured = [json.loads(line) for line in figures.read_text(encoding="utf-8").splitlines()][1:]
     assert [each["variant"] for each in measured] == [name for name in names for _ in ablate.MARKS]
     assert all(each["tokens"] >= each["mark"] * 1e5 for each in measured)
     last = {each["variant"]: each["auroc"]["colours"] for each in measured}
@@ -707,7 +711,11 @@ def test_variants_learn_from_the_same_data_and_what_was_measured_is_not_measured
         "| trained | colours | mean, after a third | mean |"
     )
     ablate.main()
-    assert len(figures.read_text(encoding="utf-8").splitlines()) == len(measured)
+    assert len(figures.read_text(encoding="utf-8").splitlines()) == 1 + len(measured)
+    monkeypatch.setattr(ablate, "SETS", SETS)  # `home` has none of them
+    with pytest.raises(SystemExit):
+        ablate.main()
+    assert "MAGISTRATE_DATA_DIR has no summedits" in capsys.readouterr().err
 
 
 def test_a_context_that_does_not_see_the_output_is_read_the_same_beside_any(start: Path) -> None:
