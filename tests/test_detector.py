@@ -27,7 +27,7 @@ from magistrate.detectors.detector import (
 )
 from magistrate.detectors.folder import SHIPPED, WEIGHTS
 from magistrate.detectors.weights import products, read_weights
-from magistrate.detectors.windows import Reader, Rewritten
+from magistrate.detectors.windows import Change, Reader, Rewritten, in_units_of_context, rewritten
 from magistrate.engines.none import NONE
 from magistrate.errors import ModelError, SpecError
 from magistrate.features.splitting import lines
@@ -170,6 +170,55 @@ def test_what_the_context_has_in_another_form_is_read_in_that_form_and_places_st
         assert read.replace(" ", "") == "paidon2026[UNK]03[UNK]14at17[UNK]30."
         said = [(asked.output or "")[start:end] for start, end in window.places]
         assert list(dict.fromkeys(said)) == ["Paid", "on", "March 14th", "at", "5:30 pm", "."]
+
+
+def test_an_amount_can_be_read_in_the_unit_of_the_context_and_places_stay(tmp_path: Path) -> None:
+    context = "The loan runs for 24 months. The bank is in Bern."
+    write_tokenizer(tmp_path / "tokenizer.json", (*TEXTS, context))
+    told = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    asked = sample("It is in Bern. The loan runs two years.", context)
+    changes = in_units_of_context(asked)
+    assert changes == [(29, 38, "24 months", True)]
+    reader = Reader(told, 128)
+    pairs = reader.pairs(asked, changes)
+    assert [context[each.passages[0].start : each.passages[0].end] for each in pairs] == [
+        "The bank is in Bern.",
+        "The loan runs for 24 months.",
+    ]
+    for window in (pairs[-1], *reader.windows(asked, changes)):
+        read = told.decode(list(window.ids[window.begin : window.end]), skip_special_tokens=False)
+        assert read.replace(" ", "").endswith("theloanruns24months.")
+        said = [(asked.output or "")[start:end] for start, end in window.places]
+        assert [*dict.fromkeys(said[:-1])][-4:] == ["The", "loan", "runs", "two years"] and said[-1] == "."
+
+
+@pytest.mark.parametrize(
+    ("output", "context", "read"),
+    [
+        ("It takes a fortnight.", "It takes two weeks.", "It takes two weeks."),
+        ("It takes half an hour.", "A 30-minute walk.", "It takes 30 minute."),
+        ("An hour and a half, or 2.5 km.", "90 minutes, 2,500 m", "90 minutes, or 2,500 m."),
+        ("Half a kilo, 50 cents.", "500 g cost $0.50.", "500 g, $0.50."),
+        ("A three-year loan.", "A 24-month loan.", "36 month loan."),  # another amount, and below too
+        (
+            "Two hundred square feet.",
+            "It has 3 acres.",
+            "Two hundred square feet.",
+        ),  # no short number says it
+        ("Four litres.", "750 ml or two gallons.", "4000 ml."),
+        ("Two years, three years.", "In 24 months.", "24 months, 36 months."),
+        ("Three cents.", "It costs $5.", "Three cents."),
+        ("Two years.", "In 24 months, or 2 years.", "Two years."),  # the context has the unit too
+        ("About two years.", "In 24 months.", "About two years."),  # roughly
+        ("Twenty-four months.", "In 24 months.", "Twenty-four months."),  # in the same unit
+        ("At two.", "At 14:00, for 120 minutes.", "At two."),
+        ("2 km", "2 000 mm, 2 kg", "2 km"),
+    ],
+)
+def test_only_an_exact_amount_in_a_unit_that_the_context_lacks_is_converted(
+    output: str, context: str, read: str
+) -> None:
+    assert rewritten(output, in_units_of_context(sample(output, context))).text == read
 
 
 def test_of_long_json_every_value_is_read_in_bounded_room() -> None:
@@ -395,6 +444,26 @@ def test_a_short_answer_is_only_read_with_its_question(folder: Path) -> None:
         assert both is not None and both.windows == 2, "a statement by itself"
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_converted_sentence_has_the_reading_that_counts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    model = Detector(folder).model
+    said = sample("It is blue. It stood for 1850 months. It is old.", "It is blue. It stood for 1850 weeks.")
+    plain = model._detect(said)
+    start = (said.output or "").index("1850 months")
+    for words in ("1850 red", "blue"):
+        change = Change(start, start + len("1850 months"), words, known)
+        monkeypatch.setattr("magistrate.detectors.detector.in_units_of_context", lambda _, one=change: [one])
+        found, again = model.detect(said), model._detect(said, [change])
+        assert plain is not None and found is not None and again is not None
+        assert (found.windows, found.tokens) == (2 * plain.windows, plain.tokens + again.tokens)
+        assert found.sentences[::2] == plain.sentences[::2], "nothing is changed there"
+        one, other = plain.sentences[1], again.sentences[1]
+        assert one.logit != other.logit
+        assert found.sentences[1] == (other if (other.logit < one.logit) is known else one)
+
+
 def test_windows_of_similar_length_are_read_together_and_padded_little() -> None:
     order = random.Random(1)
     for lengths in ([], [254], [42, 254], [40] * 20, [order.randint(20, 384) for _ in range(99)]):
@@ -485,9 +554,16 @@ SENT = "The parcel was sent on {}."
         (SENT.format("14 March 2026"), "It was sent on 2026-03-14.", "It was sent on 2026-05-14."),
         ("The shop closes at 17:30.", "It closes at 5:30 pm.", "It closes at 7:30 pm."),
         ("It costs €50 a month.", "The price is EUR 50 a month.", "The price is EUR 15 a month."),
+        (
+            "Return it within 21 days.",
+            "You have three weeks to return it.",
+            "You have five weeks to return it.",
+        ),
+        ("The trail is 4,500 m long.", "The trail is 4.5 km long.", "The trail is 45 km long."),
+        ("Notice is given one quarter ahead.", "The notice is three months.", "The notice is two months."),
     ],
 )
-def test_the_shipped_one_knows_dates_times_and_money_in_other_forms(
+def test_the_shipped_one_knows_dates_times_money_and_amounts_in_other_forms(
     context: str, right: str, wrong: str
 ) -> None:
     found = [asyncio.run(Detector().judge(sample(said, context), NONE)) for said in (right, wrong)]

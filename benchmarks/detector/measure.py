@@ -40,7 +40,7 @@ from magistrate.engines.base import Engine
 from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.models import pull as pull_model
 from magistrate.engines.models.catalogue import UPDATES
-from magistrate.features import splitting
+from magistrate.features import facts, prepared, splitting
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.metrics.calibration import joint_odds
@@ -161,7 +161,7 @@ def sentences_of(
     """
     known = model.manifest.model_dump(include={"files", "readings", "window"})
     held = hashlib.sha256(json.dumps(known, sort_keys=True).encode())
-    for module in (windows, splitting, network):  # how it reads decides as well
+    for module in (windows, splitting, prepared, facts, network):  # how it reads decides as well
         held.update(Path(str(module.__file__)).read_bytes())
     for each in samples:
         held.update(json.dumps([each.id, each.input, each.sources, each.output]).encode())

@@ -23,7 +23,7 @@ from magistrate.detectors.folder import (
     read_manifest,
 )
 from magistrate.detectors.weights import products, read_weights
-from magistrate.detectors.windows import Passage, Reader, Sentence, Window
+from magistrate.detectors.windows import Change, Passage, Reader, Sentence, Window, begun, in_units_of_context
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.errors import InputError, ModelError
 from magistrate.features.frames import without_phrases
@@ -111,12 +111,26 @@ class Detector:
         self._networks = PerProcess(self._load)
 
     def detect(self, sample: Sample) -> Detection | None:
-        """Score a sample's output; None if it has no readable text besides phrases to its reader."""
+        """Score a sample's output; None if it has no readable text besides phrases to its reader.
+
+        A sentence with an amount in a unit that the context does not use is read in a unit of the context as
+        well. If the context has that amount, the better supported of both readings counts, otherwise the
+        worse supported one.
+        """
         sample = replace(sample, output=without_phrases(sample.output or ""))
-        pairs = self.reader.pairs(sample)
+        found = self._detect(sample)
+        if found is None or not (changes := in_units_of_context(sample)):
+            return found
+        again = self._detect(sample, changes)
+        assert again is not None, "its output has the same letters"
+        return _converted(found, again, changes)
+
+    def _detect(self, sample: Sample, instead: Sequence[Change] = ()) -> Detection | None:
+        """Score a sample's output, read with the changes `instead`."""
+        pairs = self.reader.pairs(sample, instead)
         if not pairs:
             return None
-        windows = self.reader.windows(sample) if "windows" in self.manifest.readings else []
+        windows = self.reader.windows(sample, instead) if "windows" in self.manifest.readings else []
         alone = [] if windows and _is_answer(sample) else pairs
         output = sample.output or ""
         logits = iter(self._logits([*alone, *windows]))
@@ -207,6 +221,23 @@ def _passes(lengths: Sequence[int]) -> list[list[int]]:
             tokens = lengths[at]
         found[-1].append(at)
     return found
+
+
+def _converted(plain: Detection, other: Detection, changes: Sequence[Change]) -> Detection:
+    """Return `plain` with sentences of `other`, of the output after changes, where those count."""
+    others = {(each.start, each.end): each for each in other.sentences}
+
+    def counted(one: SentenceScores) -> SentenceScores:
+        inside = begun(changes, one.start, one.end)
+        two = others.get((one.start, one.end)) if inside else None
+        if two is None:
+            return one
+        choose = min if all(each.known for each in inside) else max
+        return choose(one, two, key=lambda each: each.logit)
+
+    return Detection(
+        tuple(map(counted, plain.sentences)), plain.windows + other.windows, plain.tokens + other.tokens
+    )
 
 
 def _is_answer(sample: Sample) -> bool:

@@ -1,6 +1,7 @@
 """Cut samples into a detector's windows: sentences of the context with a part of the output.
 
-Dates, times, amounts of money and numbers of the output are read in the form that the context writes them in.
+Dates, times, amounts of money and numbers of the output are read in the form that the context writes them in,
+and its amounts can be read in the context's units.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from magistrate._work import checked, once
 from magistrate.errors import ModelError, SpecError
+from magistrate.features.prepared import prepared
 from magistrate.features.splitting import lines, sentences
 from magistrate.types import Sample
 
@@ -127,35 +129,39 @@ class Reader:
             )
         self._first, self._last = first, last
 
-    def windows(self, sample: Sample) -> list[Window]:
-        """Return the windows of a sample, in the order of its output; empty without a letter or digit."""
-        ids, places, parts = self._said(sample)
-        source = self.source(sample)
-        return [self._window(source, ids, places, part) for part in parts]
+    def windows(self, sample: Sample, instead: Sequence[Change] = ()) -> list[Window]:
+        """Return the windows of a sample, in the order of its output; empty without a letter or digit.
 
-    def pairs(self, sample: Sample) -> list[Window]:
+        The output is read with the changes `instead`, but places are those of its own words.
+        """
+        said = self._said(sample, instead)
+        source = self.source(sample)
+        return [self._window(source, said.ids, said.places, part) for part in said.parts]
+
+    def pairs(self, sample: Sample, instead: Sequence[Change] = ()) -> list[Window]:
         """Return a window for each sentence of `windows`, with the passage of the context nearest to it.
 
         A detector compares two sentences better than it finds one among many, and a question beside them
         distracts it.
         """
-        ids, places, parts = self._said(sample)
+        said = self._said(sample, instead)
         source = self.source(sample)
-        output = sample.output or ""
         return [
-            self._pair(nearest(source, output[each.start : each.stop]), ids, places, each)
-            for part in parts
+            self._pair(nearest(source, said.wording(each)), said.ids, said.places, each)
+            for part in said.parts
             for each in part
         ]
 
-    def _said(self, sample: Sample) -> tuple[Sequence[int], list[tuple[int, int]], Iterator[list[Sentence]]]:
+    def _said(self, sample: Sample, instead: Sequence[Change]) -> _Said:
         """Return the output's tokens with their places, and its sentences in groups that fit a window."""
         output = sample.output or ""
         if not any(map(str.isalnum, output)):
-            return (), [], iter(())
-        found = self._encode(rewritten(output, self.source(sample).writings))
+            return _Said("", (), (), (), iter(()))
+        changed = changes(output, self.source(sample).writings, instead)
+        found = self._encode(rewritten(output, changed))
         places = [_trimmed(output, *each) for each in found.offsets]
-        return found.ids, places, checked(self._parts(output, found.ids, places), 1) if places else iter(())
+        parts = checked(self._parts(output, found.ids, places), 1) if places else iter(())
+        return _Said(output, changed, found.ids, places, parts)
 
     def source(self, sample: Sample) -> Source:
         """Return the text that a sample's output is compared with; encoded once per `scratch`."""
@@ -251,6 +257,26 @@ class Reader:
         return _Encoded(found.ids, [said.original(*each) for each in offsets] if said.parts else offsets)
 
 
+class _Said(NamedTuple):
+    """An output, its changes, its tokens with their places, and its sentences in groups."""
+
+    output: str
+    changes: Sequence[Change]
+    ids: Sequence[int]
+    places: Sequence[tuple[int, int]]
+    parts: Iterator[list[Sentence]]
+
+    def wording(self, sentence: Sentence) -> str:
+        """Return a sentence as it is read."""
+        start, stop = sentence.start, sentence.stop
+        inside = [
+            each._replace(start=each.start - start, end=each.end - start)
+            for each in begun(self.changes, start, stop)
+            if each.end <= stop
+        ]
+        return rewritten(self.output[start:stop], inside).text
+
+
 class _Encoded(NamedTuple):
     """A text's token ids and their character offsets."""
 
@@ -296,7 +322,7 @@ def chosen(
 
 def nearest(source: Source, said: str) -> _Piece | None:
     """Return the piece that shares most words with a sentence, for its length; the first of equal ones."""
-    wanted = set(rewritten(said, source.writings).text.lower().split())
+    wanted = set(said.lower().split())
 
     def shared(each: _Piece) -> float:
         return len(wanted.intersection(each.words)) / math.sqrt(len(each.words) + DAMPING)
@@ -332,7 +358,7 @@ def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-# --- one form for dates, times of day, money, shares and large numbers -----------------------------
+# --- one form for dates, times of day, money, shares and large numbers; one unit for amounts -------
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July"),
@@ -351,6 +377,7 @@ SCALE = r"(?:\s?(?:[kmMbB]|[mb]n)\b|\s(?:thousand|million|billion|trillion)\b)?"
 MONEY = {"€": "euros", "EUR": "euros", "$": "dollars", "US$": "dollars", "USD": "dollars", "£": "pounds"}
 MONEY |= {"GBP": "pounds", "CHF": "francs"}
 LEAST_YEAR, LAST_YEAR = 1000, 2099
+ARTICLE = re.compile(r"\b[Aa]n? $")
 DIGIT = re.compile("[0-9]")
 PATTERN = re.compile(
     rf"""(?x)
@@ -367,6 +394,18 @@ PATTERN = re.compile(
     | {BEGIN}(?P<number>([1-9]\d{{3,11}}|\d{{1,3}}(?:,\d{{3}}){{1,3}})(?![\w/:-]|[.,]\d{{3}}))
     """
 )
+
+
+class Change(NamedTuple):
+    """The characters `[start, end)` of a text, and the words that it is read with instead.
+
+    `known` tells whether the context has what they say.
+    """
+
+    start: int
+    end: int
+    words: str
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,27 +429,64 @@ class Rewritten:
         return start, end
 
 
-def rewritten(text: str, known: Mapping[str, Mapping[str, None]]) -> Rewritten:
-    """Return a text with its dates, times, money, shares and numbers written as in other texts.
+def changes(
+    text: str, known: Mapping[str, Mapping[str, None]], instead: Sequence[Change] = ()
+) -> list[Change]:
+    """Return the changes after which a text writes its dates, times, money, shares and numbers as others do.
 
     `known` are the other texts' `writings`. What they do not have at all stays as it is, and so does what
-    they have in the same form too, also as a part of it: *March 17* of *March 17, 2026*.
-
-    >>> rewritten("Due March 17th at 5:30 pm.", writings(["by 2026-03-17, 17:30"])).text
-    'Due 2026-03-17 at 17:30.'
-    >>> rewritten("Due March 18th.", writings(["by 2026-03-17"])).text
-    'Due March 18th.'
+    they have in the same form too, also as a part of it: *March 17* of *March 17, 2026*. The changes
+    `instead` are made as well, and rather than these.
     """
-    pieces, begins, parts, at, length = list[str](), list[int](), list[tuple[int, int, int]](), 0, 0
+    found, begins = list(instead), [each.start for each in instead]
     for start, end, form in forms(text) if known else ():
         others = known.get(form)
         if others is None or any(text[start:end] in each for each in others):
             continue
-        written = next(iter(others))
-        pieces += (text[at:start], written)
+        last = bisect_left(begins, end) - 1  # the last one that begins before
+        if last < 0 or instead[last].end <= start:
+            found.append(Change(start, end, next(iter(others))))
+    return sorted(found)
+
+
+def in_units_of_context(sample: Sample) -> list[Change]:
+    """Return the changes that write the output's amounts in units of the context, if it lacks theirs.
+
+    >>> said = Sample(id="1", context=("It lasts for 24 months.",), output="Two years, not three years.")
+    >>> for each in in_units_of_context(said):
+    ...     print(*each)
+    0 9 24 months True
+    15 26 36 months False
+    """
+    text = sample.output or ""
+    found = []
+    for span, words, known in prepared(sample).converted:
+        article = ARTICLE.search(text, max(0, span.start - len("an ")), span.start)
+        start = article.start() if article else span.start  # "a fortnight" is "two weeks"
+        found.append(Change(start, span.end, words.replace("-", " "), known))
+    return found
+
+
+def begun(changes: Sequence[Change], start: int, stop: int) -> Sequence[Change]:
+    """Return those of the changes, which are in order, that begin in `[start, stop)`."""
+    return changes[bisect_left(changes, (start,)) : bisect_left(changes, (stop,))]
+
+
+def rewritten(text: str, changes: Sequence[Change]) -> Rewritten:
+    """Return a text with changes, which are in order.
+
+    >>> known = writings(["by 2026-03-17, 17:30"])
+    >>> rewritten(said := "Due March 17th at 5:30 pm.", changes(said, known)).text
+    'Due 2026-03-17 at 17:30.'
+    >>> rewritten(said := "Due March 18th.", changes(said, known)).text
+    'Due March 18th.'
+    """
+    pieces, begins, parts, at, length = list[str](), list[int](), list[tuple[int, int, int]](), 0, 0
+    for start, end, words, _ in changes:
+        pieces += (text[at:start], words)
         begins.append(length + start - at)
-        parts.append((len(written), start, end))
-        length = begins[-1] + len(written)
+        parts.append((len(words), start, end))
+        length = begins[-1] + len(words)
         at = end
     return Rewritten("".join((*pieces, text[at:])), tuple(begins), tuple(parts)) if parts else Rewritten(text)
 

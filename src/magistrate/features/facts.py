@@ -297,6 +297,8 @@ LOOSE = 0.05  # relative tolerance of a number such as "about 2,000"
 REACH = 0.06  # relative range that covers all values a rough number can mean
 MOST_DIGITS = 300  # longer digit strings are compared as text
 SAME = 1e-9  # relative rounding error
+EXACT = 9  # digits in which amounts of different units are equal
+LEAST_WRITTEN, MOST_WRITTEN, DECIMALS = 0.1, 1e4, 2  # numbers that can be written instead of others
 BEFORE = 24  # characters before a number that are searched for its sign, currency and "about"
 SIGNS = "$€£¥₹-−"  # what may stand directly before a number
 LEADING = (*ABOUT, *SIGNS, "usd", "eur", "gbp", "jpy", "inr")  # and what may stand before a space before it
@@ -337,6 +339,13 @@ class Quantity:
     half: str = ""
 
     @property
+    def amount(self) -> tuple[str, float] | None:
+        """Its measure, and how much it is in that measure's first unit; None without a unit or if rough."""
+        if self.measure is None or self.about or self.grain or self.code is not None:
+            return None
+        return self.measure, float(f"{self.value * self.worth:.{EXACT}g}")
+
+    @property
     def hours(self) -> tuple[float, ...]:
         """The bare numbers that may say this time of day: its hour, counted to 12 or to 24."""
         hour, minutes = divmod(self.value, 60)
@@ -365,6 +374,25 @@ class Quantity:
         gap = abs(mine - theirs)
         slack = LOOSE if self.about else SAME
         return gap <= max(slack * max(abs(mine), abs(theirs)), min(grain / 2, LOOSE * abs(theirs)))
+
+
+def in_unit(amount: Quantity, worth: float, written: str) -> str | None:
+    """Return an amount in the unit of another one of the same measure, None if no short number says it.
+
+    `worth` is the size of that unit, and `written` ends in its name.
+
+    >>> in_unit(*quantities("three years"), 1, "24 months")
+    '36 months'
+    """
+    value = amount.value * amount.worth / worth
+    shown = round(value, DECIMALS)
+    if not LEAST_WRITTEN <= shown < MOST_WRITTEN or abs(value - shown) > SAME * value:
+        return None
+    for begin in re.finditer(r"[^\s-]", written):
+        unit = written[begin.start() :]
+        if UNITS.get(_named(unit)) == (amount.measure, worth):
+            return f"{shown:g} {unit}"
+    return None
 
 
 class Amounts:

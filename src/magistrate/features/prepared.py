@@ -7,12 +7,13 @@ import re
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 from magistrate._work import check, checked, once
 from magistrate.errors import InputError
-from magistrate.features.facts import Amounts, Calendar, Date, Quantity, dates_and_numbers
+from magistrate.features.facts import Amounts, Calendar, Date, Quantity, dates_and_numbers, in_unit
 from magistrate.features.splitting import sentences, without_separators
 from magistrate.features.words import Run, Wording, form, language_of, stem, word_runs, worded
 from magistrate.types import Sample, Span
@@ -282,6 +283,25 @@ class Sources:
         return (number for _, numbers in self._facts for number in numbers)
 
     @cached_property
+    def written(self) -> Mapping[tuple[str, float], Mapping[float, str]]:
+        """How the texts write their exact amounts: by `Quantity.amount`, for each size of a unit."""
+        found: dict[tuple[str, float], dict[float, str]] = {}
+        for text, (_, numbers) in zip(self.texts, self._facts, strict=True):
+            for each in checked(numbers):
+                if (amount := each.amount) is not None:
+                    words = text.text[each.span.start : each.span.end]
+                    found.setdefault(amount, {}).setdefault(each.worth, words)
+        return found
+
+    @cached_property
+    def units(self) -> Mapping[str, Mapping[float, str]]:
+        """An amount of each unit in the texts, as it is written: by measure and size of the unit."""
+        found: dict[str, dict[float, str]] = {}
+        for (measure, _), units in self.written.items():
+            found.setdefault(measure, {}).update(units)
+        return found
+
+    @cached_property
     def amounts(self) -> Amounts:
         """An index of the numbers."""
         return Amounts(self.quantities)
@@ -324,6 +344,14 @@ class Sources:
     def spaced(self) -> tuple[str, ...]:
         """Each text as one string of words with a space around each word."""
         return tuple(f" {' '.join(text.forms)} " for text in self.texts)
+
+
+class Converted(NamedTuple):
+    """An amount of the output, how it reads in a unit of the sources, and whether these have it."""
+
+    span: Span
+    words: str
+    known: bool
 
 
 @dataclass(frozen=True)
@@ -370,6 +398,29 @@ class Prepared:
                 found.update(places)
         return frozenset(found)
 
+    @cached_property
+    def converted(self) -> tuple[Converted, ...]:
+        """The output's exact amounts as the sources would write them, where these use other units.
+
+        An amount of the sources is written as there. Another one, if its unit is not in the sources, is
+        written in the one nearest to it in size that gives a short number.
+        """
+        return tuple(self._converted())
+
+    def _converted(self) -> Iterator[Converted]:
+        for each in checked(self.quantities):
+            if (amount := each.amount) is None:
+                continue
+            same, units = self.said.written.get(amount), self.said.units.get(amount[0], {})
+            if same is not None:
+                if each.worth not in same:
+                    yield Converted(each.span, next(iter(same.values())), True)
+            elif each.worth not in units:
+                nearest = sorted(units, key=partial(_times, each.worth))
+                words = (in_unit(each, worth, units[worth]) for worth in nearest)
+                if (found := next(filter(None, words), None)) is not None:
+                    yield Converted(each.span, found, False)
+
     @property
     def is_copied(self) -> bool:
         """Whether the output, with a content word, stands in one text of the sources word for word."""
@@ -396,6 +447,11 @@ def prepared(sample: Sample) -> Prepared:
     return Prepared(
         output.spoken(language), once(("sources", language, *given), lambda: _spoken(cut, language))
     )
+
+
+def _times(one: float, other: float) -> float:
+    """Return how many times as large the larger one is; both are above 0."""
+    return max(one, other) / min(one, other)
 
 
 def _cut(texts: Sequence[str], asked: str) -> Sources:

@@ -111,7 +111,7 @@ class Combined:
         told = weights(self.size, self.without)
         return JudgeInfo(
             name=self.name,
-            version=6,
+            version=7,
             summary=f"{SUMMARIES[self.size]}, and novelty of the wording; asks no model",
             labels=LABELS,
             direction="minimize",

@@ -107,7 +107,7 @@ class Detector(FolderJudge):
         told = self.manifest
         return JudgeInfo(
             name=self.name,
-            version=7,
+            version=8,
             summary=SUMMARIES[self.size] if self.folder is None else f"{told.name}: {SUMMARY}",
             labels=LABELS,
             threshold=self.threshold,
