@@ -252,18 +252,29 @@ def test_importing_the_package_loads_nothing_but_the_standard_library() -> None:
     assert top - set(sys.stdlib_module_names) == {PACKAGE}
 
 
-def test_help_of_the_command_line_loads_no_engine_and_no_science() -> None:
-    loaded = python(
-        "import sys; sys.argv = ['magistrate', 'run', '--help']; import atexit, magistrate.cli\n"
+def loaded_by(*words: str) -> tuple[str, set[str]]:
+    """Return what a command prints, and the packages that are loaded at its end."""
+    said, _, loaded = python(
+        f"import sys; sys.argv = {['magistrate', *words]}; import atexit, magistrate.cli\n"
         "try: magistrate.cli.main()\n"
         "except SystemExit as end: assert end.code in (0, None), end.code\n"
         "print('LOADED', *sorted(sys.modules))"
-    )
-    assert "Usage: magistrate run" in loaded
-    top = {name.partition(".")[0] for name in loaded.partition("LOADED")[2].split()}
+    ).rpartition("LOADED")
+    return said, {name.partition(".")[0] for name in loaded.split()}
+
+
+def test_help_of_the_command_line_loads_no_engine_and_no_science() -> None:
+    said, loaded = loaded_by("run", "--help")
+    assert "Usage: magistrate run" in said
     heavy = {"torch", "openvino", "scipy", "sklearn", "pandas", "sqlalchemy", "llguidance", "numpy", "rich"}
-    assert "click" in top
-    assert top & (heavy | {"jsonschema", "jinja2", "pydantic", "tokenizers", "huggingface_hub"}) == set()
+    assert "click" in loaded
+    assert loaded & (heavy | {"jsonschema", "jinja2", "pydantic", "tokenizers", "huggingface_hub"}) == set()
+
+
+def test_a_first_verdict_loads_no_store_and_no_science(home: Path) -> None:
+    said, loaded = loaded_by("judge", "--output", "It opens at ten.", "--context", "It opens at nine.")
+    assert "hallucinated" in said and "onnxruntime" in loaded
+    assert loaded & {"torch", "openvino", "scipy", "sklearn", "pandas", "sqlalchemy", "llguidance"} == set()
 
 
 @pytest.mark.alone

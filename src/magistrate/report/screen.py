@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from magistrate._text import counted
 from magistrate.report.formatting import decimal, duration, estimated, first_remark, numbers, plain, tally
 from magistrate.report.values import Baseline, JudgeReport, Report, name_of
-from magistrate.store.shares import PART
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 if TYPE_CHECKING:
@@ -70,6 +69,8 @@ def print_remark(report: Report, console: Console, *, alone: bool = False) -> No
 
 def next_command(report: Report) -> str:
     """Return the command that most helps with this run as it is."""
+    from magistrate.store.shares import PART  # only here: the store takes a quarter of a second to import
+
     run = plain(report.run.id)
     if report.judges and all(judge.without_verdict for judge in report.judges):
         return f"magistrate judges {plain(report.judges[0].judge)}"
